@@ -36,7 +36,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     kind: Literal["input", "parameter", "buffer", "constant", "call"]
     target: str
-    """`call`: the ATen overload, `aten.softmax.int`; `parameter`/`buffer`: its state_dict name; else empty."""
+    """`call`: the ATen overload, `aten.softmax.int`; `parameter`/`buffer`: its state_dict name; else ""."""
     arguments: tuple[Argument, ...] = ()
     keywords: dict[str, Argument] = {}
     value: ValueSpec | None = None
