@@ -22,6 +22,8 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     """Build target: `sm_90a`; `compute_90` on the emulated device."""
     driver: str
     """Driver version; empty on the emulated device."""
+    multiprocessors: int = 0
+    """Streaming multiprocessors; 0 on the emulated device."""
 
 
 class Environment(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,9 +7,10 @@ from pathlib import Path
 
 
 def cache_folder() -> Path:
-    """Return the cache folder: `$CUDA_AGENT_CACHE`, else `$XDG_CACHE_HOME/cuda-agent`, else `~/.cache/cuda-agent`.
+    """Return the cache folder.
 
-    The folder may not exist yet; whoever writes into it makes it.
+    It is `$CUDA_AGENT_CACHE`, else `$XDG_CACHE_HOME/cuda-agent`, else `~/.cache/cuda-agent`. The folder may
+    not exist yet; whoever writes into it makes it.
     """
     if chosen := os.environ.get("CUDA_AGENT_CACHE"):
         return Path(chosen).expanduser().resolve()

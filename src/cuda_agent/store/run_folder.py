@@ -57,8 +57,8 @@ class RunFolder:
         """Make the folder; raises `UserError` when it already holds something."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             raise UserError(
-                f"--out {path}: it already exists and is not empty. Name another folder, or continue that run "
-                "with --resume."
+                f"--out {path}: it already exists and is not empty. Name another folder, or continue that "
+                "run with --resume."
             )
         path.mkdir(parents=True, exist_ok=True)
         (path / "problem.py").write_text(run.problem.source, encoding="utf-8")
