@@ -17,7 +17,10 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     device_us: tuple[float, ...]
     """Per call, cold L2, from an event pair around the call; microseconds."""
     wall_us: tuple[float, ...]
-    """Per call, host clock from call to device idle, same calls; microseconds."""
+    """Per call, host clock from call to device idle, cold L2; calls of their own, since an idle device at the
+    start would put launch latency into the device time. As many as `device_us`; microseconds."""
+    per_round: int = 1
+    """Calls of one turn of the contender; samples of one turn are not independent of each other."""
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,19 +32,24 @@ class Interval(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
-    """GPU state read through NVML around a measurement."""
+    """GPU state read through NVML around a measurement; None where the driver does not tell."""
 
-    sm_clock_mhz: int
-    memory_clock_mhz: int
-    temperature_c: int
-    power_w: float
-    throttle_reasons: tuple[str, ...]
+    sm_clock_mhz: int | None
+    memory_clock_mhz: int | None
+    temperature_c: int | None
+    power_w: float | None
+    throttle_reasons: tuple[str, ...] | None
+    """NVML's names of what holds the clocks down now, such as `sw power cap`; empty when nothing does."""
 
 
 class ContenderTime(msgspec.Struct, frozen=True, kw_only=True):
     """Summary of one contender."""
 
     contender: Contender
+    calls: int
+    """Timed calls behind each median."""
+    setup_seconds: float
+    """Wall time of building, compiling and warming up the contender, outside all other times."""
     device_median_us: Interval
     wall_median_us: Interval
     from_cache: bool
