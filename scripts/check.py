@@ -1,7 +1,7 @@
 """Run every check of the project, in the order in which a mistake is cheapest to find.
 
-`make test` calls this; continuous integration calls `make test`. All steps run even when one fails, so that one
-run shows everything; the exit code is 0 only when all passed.
+`make test` calls this, and continuous integration calls `make test`. All steps run even when one fails, so
+that one run shows everything; the exit code is 0 only when all passed.
 """
 
 from __future__ import annotations

@@ -41,6 +41,9 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     keywords: dict[str, Argument] = {}
     value: ValueSpec | None = None
     """Shape and dtype of the value at the traced case; None for non-tensor values."""
+    symbols: tuple[str, ...] = ()
+    """Per dimension, a Python expression over the inputs' sizes, such as `x.shape[0] * 4`; "" where the trace
+    knows the number only. Empty when nothing is known."""
 
 
 class TracedGraph(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,3 +53,20 @@ class TracedGraph(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]
     """Names of the nodes that are returned, in order."""
+
+
+class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tracing worker is asked for."""
+
+    source: str
+    """Text of the problem file."""
+    shapes: Literal["cpu", "gpu"] = "cpu"
+    """Whose default case to trace; `gpu` shapes are traced on meta tensors, without memory."""
+
+
+class TraceReply(msgspec.Struct, frozen=True, kw_only=True):
+    """What the tracing worker found."""
+
+    graph: TracedGraph | None
+    problem: str = ""
+    """Why there is no graph; empty when there is one."""

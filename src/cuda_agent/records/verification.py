@@ -1,0 +1,1 @@
+"""What the verify gate and its three workers say to each other."""
