@@ -177,7 +177,9 @@ class TestLocalSandbox:
         assert isinstance(sandbox.run(job(tmp_path, "result"), deadline_s=60), Finished)
         sandbox.close()
 
-    def test_two_commands_share_one_warm_zygote(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_two_commands_share_one_warm_zygote(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setenv("CUDA_AGENT_CACHE", str(tmp_path / "cache"))
         monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
         sandboxes = [LocalSandbox(), LocalSandbox()]

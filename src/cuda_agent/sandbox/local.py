@@ -1,7 +1,7 @@
 """Jobs as processes of this machine, forked from a warm zygote that outlives single commands.
 
-Stops: a crash, hang, memory or process explosion of one job reaching the caller or another job; anything of a job
-living on after it, after Ctrl-C, or after the caller is killed; the caller's environment (keys, seeds) and
+Stops: a crash, hang, memory or process explosion of one job reaching the caller or another job; anything of a
+job living on after it, after Ctrl-C, or after the caller is killed; the caller's environment (keys, seeds) and
 descriptors reaching a job.
 Does not stop: what `cuda_agent.worker.zygote` lists; jobs run as the same user with network and file access.
 """
@@ -62,8 +62,8 @@ class LocalSandbox:
         """Start nothing yet.
 
         Args:
-            keep_warm: use the shared zygote and leave it running (it ends after 15 idle minutes); otherwise one
-                of our own, which ends with `close` or with this process.
+            keep_warm: use the shared zygote and leave it running (it ends after 15 idle minutes); otherwise
+                one of our own, which ends with `close` or with this process.
             environment: where the variables in `PASSED_ON` are taken from; default this process's.
         """
         source = os.environ if environment is None else environment
@@ -132,8 +132,7 @@ class LocalSandbox:
                 except (FileNotFoundError, ConnectionRefusedError):
                     pass  # none yet, or the socket of a dead one
                 try:
-                    self._launch(path)
-                    connection.connect(os.fspath(path))
+                    self._launch(path, connection)
                 except OSError as error:
                     connection.close()
                     raise MachineError(
@@ -147,25 +146,38 @@ class LocalSandbox:
             self._private = tempfile.TemporaryDirectory(prefix="cuda-agent-zygote-")
             return Path(self._private.name), "private"
         runtime = os.environ.get("XDG_RUNTIME_DIR")
-        folder = Path(runtime) / "cuda-agent" if runtime and Path(runtime).is_dir() else cache_folder() / "zygote"
+        folder = (
+            Path(runtime) / "cuda-agent" if runtime and Path(runtime).is_dir() else cache_folder() / "zygote"
+        )
         key = zygote_key(self._environment)
         if len(os.fspath(folder / f"{key}.socket")) > _LONGEST_SOCKET_PATH:
             folder = Path(tempfile.gettempdir()) / f"cuda-agent-{os.getuid()}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise MachineError(f"{folder} should be a folder of ours and is not; remove it or set XDG_RUNTIME_DIR")
+            raise MachineError(
+                f"{folder} should be a folder of ours and is not; remove it or set XDG_RUNTIME_DIR"
+            )
         if stat.S_IMODE(found.st_mode) != 0o700:
             folder.chmod(0o700)
         return folder, key
 
-    def _launch(self, path: Path) -> None:
+    def _launch(self, path: Path, connection: socket.socket) -> None:
+        """Start a zygote on a fresh socket at `path`, with `connection` as the first to wait for it."""
         path.unlink(missing_ok=True)
         with contextlib.ExitStack() as stack:
             listener = stack.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET))
             listener.bind(os.fspath(path))
             listener.listen(128)
-            command = [sys.executable, "-P", "-m", "cuda_agent.worker.zygote", "--listen", str(listener.fileno())]
+            connection.connect(os.fspath(path))
+            command = [
+                sys.executable,
+                "-P",
+                "-m",
+                "cuda_agent.worker.zygote",
+                "--listen",
+                str(listener.fileno()),
+            ]
             passed = [listener.fileno()]
             if not self._keep_warm:
                 lease, kept = os.pipe()
@@ -215,9 +227,7 @@ class ZygoteLost(MachineError):
 class LocalJob:
     """See `RunningJob`."""
 
-    def __init__(
-        self, connection: socket.socket, channel: socket.socket, loss: Callable[[str], str]
-    ) -> None:
+    def __init__(self, connection: socket.socket, channel: socket.socket, loss: Callable[[str], str]) -> None:
         self.channel = channel
         self._connection = connection
         self._loss = loss

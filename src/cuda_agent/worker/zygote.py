@@ -1,17 +1,17 @@
 """The process that every job is forked from: torch imported once, no CUDA context, one thread.
 
-`python -m cuda_agent.worker.zygote --listen FD [--lease FD]` takes over a listening Unix socket (`SOCK_SEQPACKET`,
-in a folder only its owner can enter). Each connection is one job: the client sends a `JobOrder` with the worker's
-end of the channel, keeps the connection open, and gets a `JobEnd` when every process of the job is gone. A client
-that closes the connection, or sends anything more, has its job killed.
+`python -m cuda_agent.worker.zygote --listen FD [--lease FD]` takes over a listening Unix socket
+(`SOCK_SEQPACKET`, in a folder only its owner can enter). Each connection is one job: the client sends a
+`JobOrder` with the worker's end of the channel, keeps the connection open, and gets a `JobEnd` when every process of the
+job is gone. A client that closes the connection, or sends anything more, has its job killed.
 
 Three processes deep: the zygote forks a supervisor per job, which adopts every orphan below it
 (`PR_SET_CHILD_SUBREAPER`), watches memory and process count, and forks the worker itself.
 
-Stops: a job that outlives its client, its deadline or the zygote; daemons that leave the session; memory above the
-limit (looked at 20 times a second); endless output; inherited descriptors; the caller's environment.
-Does not stop: reading files that the user can read, the network, writing into the user's other folders, killing
-the user's other processes. Those need another user and namespaces.
+Stops: a job that outlives its client, its deadline or the zygote; daemons that leave the session; memory above
+the limit (looked at 20 times a second); endless output; inherited descriptors; the caller's environment.
+Does not stop: reading files that the user can read, the network, writing into the user's other folders,
+killing the user's other processes. Those need another user and namespaces.
 """
 
 from __future__ import annotations
@@ -322,7 +322,7 @@ class _Worker:
             with contextlib.suppress(Exception):
                 sys.stdout.flush()
                 sys.stderr.flush()
-            # No atexit handlers or destructors: they are the candidate's, or need a CUDA context that is gone.
+            # No atexit handlers or destructors: they are the candidate's, or need a dead CUDA context.
             os._exit(status)
 
     def _descriptors(self, channel: int, texts: list[_Text]) -> None:
@@ -377,8 +377,8 @@ def _limit(limits: Limits) -> None:
     _lower(resource.RLIMIT_NOFILE, 4096)
     if limits.cpu_seconds is not None:
         _lower(resource.RLIMIT_CPU, limits.cpu_seconds)
-    # Address space is not limited: a CUDA context reserves hundreds of GB of it. The supervisor watches what
-    # is resident. RLIMIT_NPROC counts all of the user's threads, so the job's own number stands on top of them.
+    # Address space is not limited: a CUDA context reserves hundreds of GB of it. The supervisor watches what is
+    # resident. RLIMIT_NPROC counts all of the user's threads, so the job's number stands on top of them.
     if os.getuid() != 0:
         _lower(resource.RLIMIT_NPROC, _threads_of_user(os.getuid()) + 32 * limits.processes)
 
