@@ -91,12 +91,10 @@ const char *ca_kernel_unsupported(ca_module *module, int kernel); /* NULL when e
 int ca_launch(ca_module *module, int kernel, const uint32_t grid[3], const uint32_t block[3], const void *parameters,
               uint32_t dynamic_shared_bytes, int cooperative);
 
-/* Global memory that kernels may touch. A second registration of the same base replaces the first. */
+/* Global memory that kernels may touch. Registering a base again widens the range; it is read-only only if all are. */
 void ca_range_add(const char *name, const void *base, uint64_t bytes, int read_only);
 void ca_range_remove(const void *base);
-/* Forget every range added after the mark (tensors of one launcher call). */
-uint64_t ca_range_mark(void);
-void ca_range_release(uint64_t mark);
+void ca_range_forget_removed(void); /* between launches: drop what running warps might have cached */
 int ca_range_contains(const void *base, uint64_t bytes);
 
 const ca_fault *ca_last_fault(void);

@@ -671,6 +671,7 @@ int ca_launch(ca_module *module, int kernel, const uint32_t grid[3], const uint3
     l.grid_workspace = reinterpret_cast<uint64_t>(workspace.data());
     ca_range_add("grid barrier", workspace.data(), workspace.size() * 8, 0);
     ca_range_add("kernel parameters", l.parameters.data(), l.parameters.size(), 1);
+    ca_range_forget_removed();
     last_fault = ca_fault{};
     if (cooperative) {
         run_cooperative(l);

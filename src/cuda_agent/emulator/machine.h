@@ -209,7 +209,8 @@ void add_control_operations();
 void add_matrix_operations();
 
 // Memory (memory.cpp)
-const Range *find_range(uint64_t address, uint64_t bytes);
+// The range that holds all the bytes; where several do, one that may be written is preferred for a write.
+const Range *find_range(uint64_t address, uint64_t bytes, bool write = false);
 [[noreturn]] void bad_global(const Context &c, uint64_t address, uint32_t bytes, bool write, int lane);
 [[noreturn]] void misaligned(uint64_t address, uint32_t bytes, bool write, const char *space, int lane);
 char *shared_at(const Context &c, uint64_t offset, uint32_t bytes, bool write, int lane);
