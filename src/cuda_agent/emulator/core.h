@@ -15,7 +15,7 @@ typedef struct {
     int32_t guard_negated; /* 1 for @!p */
     int32_t file;          /* index into the module's file table, or -1 */
     int32_t line;          /* 1-based source line, 0 unknown */
-    int32_t operand[12];   /* byte offsets in the frame, or plain numbers, as the operation defines */
+    int32_t operand[16];   /* byte offsets in the frame, or plain numbers, as the operation defines */
     int64_t immediate[2];
 } ca_instruction;
 
@@ -79,8 +79,8 @@ int ca_module_function(ca_module *module, const char *name, int is_kernel, const
  * result slots as (frame offset, bytes a lane) pairs. */
 void ca_module_call(ca_module *module, int function, int target, const int32_t *slots, uint32_t arguments,
                     uint32_t results);
-/* Add a brx.idx target list to `function`; returns nothing, lists are numbered in order from 0. */
-void ca_module_targets(ca_module *module, int function, const int32_t *targets, uint32_t count);
+/* Add a list of numbers to `function`: branch targets of brx.idx, registers of a matrix operation. Numbered from 0. */
+void ca_module_list(ca_module *module, int function, const int32_t *numbers, uint32_t count);
 int ca_module_find_kernel(ca_module *module, const char *name);
 const ca_parameters *ca_kernel_parameters(ca_module *module, int kernel);
 uint32_t ca_kernel_static_shared(ca_module *module, int kernel);

@@ -16,7 +16,7 @@ inline float to_odd(double d) {
     auto f = static_cast<float>(d);
     auto bits = std::bit_cast<uint32_t>(f);
     auto back = static_cast<double>(f);
-    bool inexact = back != d && d == d && std::fabs(f) < 3.4028236e38f;
+    bool inexact = back != d && d == d && (bits & 0x7f800000) != 0x7f800000;
     bool away = std::fabs(back) > std::fabs(d);
     uint32_t odd = (away ? bits - 1 : bits) | 1u;
     return std::bit_cast<float>(inexact ? odd : bits);

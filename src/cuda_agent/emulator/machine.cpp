@@ -607,7 +607,7 @@ int ca_module_function(ca_module *module, const char *name, int is_kernel, const
         to.guard_negated = from.guard_negated != 0;
         to.file = static_cast<int16_t>(from.file);
         to.line = from.line;
-        std::copy(from.operand, from.operand + 12, to.o);
+        std::copy(from.operand, from.operand + 16, to.o);
         to.imm[0] = from.immediate[0];
         to.imm[1] = from.immediate[1];
     }
@@ -628,8 +628,8 @@ void ca_module_call(ca_module *module, int function, int target, const int32_t *
     read_slots(site.results, slots + 2 * arguments, results);
     module->functions[static_cast<size_t>(function)].calls.push_back(std::move(site));
 }
-void ca_module_targets(ca_module *module, int function, const int32_t *targets, uint32_t count) {
-    module->functions[static_cast<size_t>(function)].targets.emplace_back(targets, targets + count);
+void ca_module_list(ca_module *module, int function, const int32_t *numbers, uint32_t count) {
+    module->functions[static_cast<size_t>(function)].lists.emplace_back(numbers, numbers + count);
 }
 int ca_module_find_kernel(ca_module *module, const char *name) {
     for (size_t k = 0; k < module->functions.size(); ++k)

@@ -34,7 +34,7 @@ struct Instruction {
     int16_t file;
     int32_t line;
     int32_t op;
-    int32_t o[12];
+    int32_t o[16];
     int64_t imm[2];
 };
 
@@ -56,7 +56,7 @@ struct Function {
     ca_parameters parameters{};
     std::vector<Slot> parameter_slots, return_slots;
     std::vector<CallSite> calls;
-    std::vector<std::vector<int32_t>> targets;
+    std::vector<std::vector<int32_t>> lists;
 };
 
 struct Range {

@@ -33,7 +33,7 @@ void branch_to(Context &c, int32_t target) {
 void bra(Context &c, const Instruction &i) { branch_to(c, i.o[0]); }
 
 void brx(Context &c, const Instruction &i) {
-    const auto &list = c.frame->function->targets[static_cast<size_t>(i.o[1])];
+    const auto &list = c.frame->function->lists[static_cast<size_t>(i.o[1])];
     const uint32_t *index = c.at<uint32_t>(i.o[0]);
     uint32_t mask = c.mask, first = index[__builtin_ctz(mask)];
     if (first >= list.size()) throw Fault{CA_ILLEGAL, "indirect branch beyond its table", __builtin_ctz(mask)};

@@ -92,16 +92,16 @@ template <class T, int Kind> __attribute__((optimize("rounding-math"), noinline)
     int before = std::fegetround();
     std::fesetround(rounding_mode(i.imm[0]));
     for (int k = 0; k < kLanes; ++k) {
-        volatile T a = in[0][k], b = arguments > 1 ? in[1][k] : T{0}, x = arguments > 2 ? in[2][k] : T{0};
-        if (ftz) a = flush<T>(a), b = flush<T>(b), x = flush<T>(x);
-        volatile T v;
-        if (Kind == 0) v = a + b;
-        else if (Kind == 1) v = a - b;
-        else if (Kind == 2) v = a * b;
-        else if (Kind == 3) v = a / b;
-        else if (Kind == 4) v = std::fma(static_cast<T>(a), static_cast<T>(b), static_cast<T>(x));
-        else if (Kind == 5) v = std::sqrt(static_cast<T>(a));
-        else v = T{1} / a;
+        T read[3] = {in[0][k], arguments > 1 ? in[1][k] : T{0}, arguments > 2 ? in[2][k] : T{0}};
+        // volatile keeps the arithmetic between the changes of the rounding mode.
+        volatile T a = ftz ? flush(read[0]) : read[0], b = ftz ? flush(read[1]) : read[1], x = ftz ? flush(read[2]) : read[2];
+        volatile T v = Kind == 0   ? a + b
+                       : Kind == 1 ? a - b
+                       : Kind == 2 ? a * b
+                       : Kind == 3 ? a / b
+                       : Kind == 4 ? std::fma(static_cast<T>(a), static_cast<T>(b), static_cast<T>(x))
+                       : Kind == 5 ? std::sqrt(static_cast<T>(a))
+                                   : T{1} / a;
         r[k] = v;
     }
     std::fesetround(before);
