@@ -141,7 +141,7 @@ void active_mask(Context &c, const Instruction &i) {
 
 // Special registers by number (assemble.py has the same list); imm0 the register, imm1 a component.
 enum Special { Tid, Ntid, Ctaid, Nctaid, LaneId, WarpId, NWarpId, LanemaskEq, LanemaskLe, LanemaskLt, LanemaskGe, LanemaskGt,
-               SmId, NSmId, GridId, DynamicShared, TotalShared, Clock, Envreg, ClusterOne, ClusterZero, Aggregate };
+               SmId, NSmId, GridId, DynamicShared, TotalShared, Clock, Envreg, ClusterOne, ClusterZero, Unused, DynamicBase };
 
 uint64_t special(const Context &c, int64_t which, int64_t part, int lane) {
     const Launch &l = *c.launch;
@@ -168,6 +168,7 @@ uint64_t special(const Context &c, int64_t which, int64_t part, int lane) {
         // Registers 1 and 2 hold the grid barrier's workspace for cooperative launches.
         case Envreg: return part == 1 ? l.grid_workspace >> 32 : part == 2 ? l.grid_workspace & 0xffffffffu : 0;
         case ClusterOne: return 1;
+        case DynamicBase: return (l.kernel->static_shared_bytes + 15) & ~15u;
         default: return 0;
     }
 }
