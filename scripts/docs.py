@@ -55,9 +55,7 @@ def architecture(current: str) -> str:
     """Return `docs/architecture.md` with a fresh package table."""
     head, _, rest = current.partition(BEGIN)
     _, _, tail = rest.partition(END)
-    rows = [
-        f"| {' · '.join(f'`{n}`' for n in layer)} | {'<br>'.join(map(caption, layer))} |" for layer in LAYERS
-    ]
+    rows = [f"| {' · '.join(f'`{n}`' for n in layer)} | {'<br>'.join(map(caption, layer))} |" for layer in LAYERS]
     table = "\n".join(["| layer | what lives there |", "| --- | --- |", *rows])
     return f"{head}{BEGIN}\n{table}\n{END}{tail}"
 
@@ -68,9 +66,7 @@ def command_line() -> str:
     environment = {**os.environ, "COLUMNS": "100", "NO_COLOR": "1", "TERM": "dumb"}
     program = str(Path(sys.executable).parent / "cuda-agent")
     for command in COMMANDS:
-        ran = subprocess.run(
-            [program, *command, "--help"], capture_output=True, text=True, check=True, env=environment
-        )
+        ran = subprocess.run([program, *command, "--help"], capture_output=True, text=True, check=True, env=environment)
         text = "\n".join(line.rstrip() for line in ran.stdout.strip().splitlines())
         parts.append(f"## `{' '.join(('cuda-agent', *command))}`\n\n```text\n{text}\n```\n")
     return "\n".join(parts)

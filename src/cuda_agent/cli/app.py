@@ -32,9 +32,7 @@ SeedOption = Annotated[
 ]
 ProblemArgument = Annotated[
     str,
-    typer.Argument(
-        help="A built-in problem's name, a KernelBench-form file, or DATASET#ROW.", metavar="PROBLEM"
-    ),
+    typer.Argument(help="A built-in problem's name, a KernelBench-form file, or DATASET#ROW.", metavar="PROBLEM"),
 ]
 
 
@@ -64,13 +62,9 @@ def optimize(
     ] = None,
     device: DeviceOption = "auto",
     protocol: ProtocolOption = "strict",
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Run folder to make; default: runs/TIME-PROBLEM.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Run folder to make; default: runs/TIME-PROBLEM.")] = None,
     resume: Annotated[Path | None, typer.Option("--resume", help="Continue the run in this folder.")] = None,
-    policy: Annotated[
-        str, typer.Option("--policy", help="Who writes the kernel: composer (no model).")
-    ] = "composer",
+    policy: Annotated[str, typer.Option("--policy", help="Who writes the kernel: composer (no model).")] = "composer",
     turns: Annotated[int, typer.Option("--turns", help="Budget in tool calls.", min=1)] = 60,
     seconds: Annotated[float, typer.Option("--seconds", help="Budget in wall seconds.", min=1)] = 900,
     seed: SeedOption = None,
@@ -101,15 +95,11 @@ def judge(
     ],
     device: DeviceOption = "auto",
     protocol: ProtocolOption = "strict",
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder to make for the evidence; default: none.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", help="Folder to make for the evidence; default: none.")] = None,
     seed: SeedOption = None,
     fresh_baselines: Annotated[
         bool,
-        typer.Option(
-            "--fresh-baselines", help="Time all baselines beside the candidate, ignoring the cache."
-        ),
+        typer.Option("--fresh-baselines", help="Time all baselines beside the candidate, ignoring the cache."),
     ] = False,
     json: JsonOption = False,
 ) -> None:
@@ -165,9 +155,7 @@ def show_problem(problem: ProblemArgument, json: JsonOption = False) -> None:
 
 @app.command()
 def doctor(
-    toolkit: Annotated[
-        bool, typer.Option("--toolkit", help="Check only that candidates can be compiled.")
-    ] = False,
+    toolkit: Annotated[bool, typer.Option("--toolkit", help="Check only that candidates can be compiled.")] = False,
     json: JsonOption = False,
 ) -> None:
     """Say what this machine can do, what is missing, and how to get it."""

@@ -45,9 +45,7 @@ def reported(output: Output, *, resume_hint: str = "") -> Generator[None]:
         output.pause()
         output.say(f"interrupted. {resume_hint}".strip(), "yellow")
         if output.json:
-            output.print_json(
-                {"verdict": None, "gates": {}, "reward": None, "error": {"kind": "Interrupted"}}
-            )
+            output.print_json({"verdict": None, "gates": {}, "reward": None, "error": {"kind": "Interrupted"}})
         raise typer.Exit(INTERRUPTED) from None
 
 

@@ -36,16 +36,66 @@ FTZ, SAT, RELU, NAN = 1, 2, 4, 8
 BUILTINS = {"vprintf": "vprintf", "__assertfail": "assertfail", "malloc": "malloc", "free": "free"}
 # Modifiers of loads and stores that change caching, ordering or scope but not the value.
 MEMORY_HINTS = frozenset(
-    "weak volatile relaxed acquire release acq_rel sc mmio cta cluster gpu sys ca cg cs lu cv wb wt nc unified "
-    "evict_first evict_last evict_normal evict_unchanged no_allocate".split()
+    [
+        "weak",
+        "volatile",
+        "relaxed",
+        "acquire",
+        "release",
+        "acq_rel",
+        "sc",
+        "mmio",
+        "cta",
+        "cluster",
+        "gpu",
+        "sys",
+        "ca",
+        "cg",
+        "cs",
+        "lu",
+        "cv",
+        "wb",
+        "wt",
+        "nc",
+        "unified",
+        "evict_first",
+        "evict_last",
+        "evict_normal",
+        "evict_unchanged",
+        "no_allocate",
+    ]
 )
 SPECIAL = {
-    "tid": 0, "ntid": 1, "ctaid": 2, "nctaid": 3, "laneid": 4, "warpid": 5, "nwarpid": 6, "lanemask_eq": 7,
-    "lanemask_le": 8, "lanemask_lt": 9, "lanemask_ge": 10, "lanemask_gt": 11, "smid": 12, "nsmid": 13, "gridid": 14,
-    "dynamic_smem_size": 15, "total_smem_size": 16, "aggr_smem_size": 16, "clock": 17, "clock_hi": 20, "clock64": 17,
-    "globaltimer": 17, "globaltimer_lo": 17, "cluster_nctaid": 19, "nclusterid": 3, "clusterid": 2,
-    "cluster_ctaid": 20, "cluster_ctarank": 20, "cluster_nctarank": 19,
-}  # fmt: skip
+    "tid": 0,
+    "ntid": 1,
+    "ctaid": 2,
+    "nctaid": 3,
+    "laneid": 4,
+    "warpid": 5,
+    "nwarpid": 6,
+    "lanemask_eq": 7,
+    "lanemask_le": 8,
+    "lanemask_lt": 9,
+    "lanemask_ge": 10,
+    "lanemask_gt": 11,
+    "smid": 12,
+    "nsmid": 13,
+    "gridid": 14,
+    "dynamic_smem_size": 15,
+    "total_smem_size": 16,
+    "aggr_smem_size": 16,
+    "clock": 17,
+    "clock_hi": 20,
+    "clock64": 17,
+    "globaltimer": 17,
+    "globaltimer_lo": 17,
+    "cluster_nctaid": 19,
+    "nclusterid": 3,
+    "clusterid": 2,
+    "cluster_ctaid": 20,
+    "cluster_ctarank": 20,
+    "cluster_nctarank": 19,
+}
 DYNAMIC_BASE = 22
 MMA_TYPES = {"f16": 0, "bf16": 1, "tf32": 2, "s8": 3, "u8": 4, "f32": 5, "s32": 6, "f64": 7}
 
@@ -208,11 +258,7 @@ class Assembler:
                     self._guard = self._slot(statement.guard)
                 self._lower(statement)
             except Unsupported as error:
-                where = (
-                    f"{statement.place.file}:{statement.place.line}"
-                    if statement.place.line
-                    else "an unknown line"
-                )
+                where = f"{statement.place.file}:{statement.place.line}" if statement.place.line else "an unknown line"
                 unsupported = unsupported or f"{error} (at {where}): not supported on the emulated device"
                 self._guard = None
                 self._emit("unsupported")
@@ -339,9 +385,7 @@ class Assembler:
 
     # Emission
 
-    def _emit(
-        self, name: str, *operands: Number, immediates: tuple[int, int] = (0, 0), label: str = ""
-    ) -> None:
+    def _emit(self, name: str, *operands: Number, immediates: tuple[int, int] = (0, 0), label: str = "") -> None:
         op = self._around.operation(name)
         if op < 0:
             raise Unsupported(f"{self._statement.opcode}")
@@ -400,9 +444,7 @@ class Assembler:
             self._only(modifiers, "rn", "rz", "rm", "rp", "ftz", "sat", "NaN", "approx", "full")
             rounding = next((ROUNDING[m] for m in modifiers if m in ROUNDING), 0)
             if rounding:
-                self._emit(
-                    f"{op}.directed.{kind}", destination, *sources, immediates=(rounding, flags & (FTZ | SAT))
-                )
+                self._emit(f"{op}.directed.{kind}", destination, *sources, immediates=(rounding, flags & (FTZ | SAT)))
                 return
             name = op + (".nan" if flags & NAN else "") + (".ftz" if flags & FTZ else "")
             name += ".sat" if flags & SAT else ""
@@ -484,13 +526,7 @@ class Assembler:
         c = self._value(operands[3], 2 * bits if wide else bits, kind)
         destination, _ = self._target(operands[0], 2 * bits if wide else bits)
         unsigned = kind.replace("b", "u")
-        name = (
-            f"mad.wide.{unsigned}"
-            if wide
-            else f"mad.hi.{unsigned}"
-            if "hi" in modifiers
-            else f"mad.lo.b{bits}"
-        )
+        name = f"mad.wide.{unsigned}" if wide else f"mad.hi.{unsigned}" if "hi" in modifiers else f"mad.lo.b{bits}"
         self._emit(name, destination, a, b, c)
 
     def _madc(self, modifiers: list[str], operands: list[Operand]) -> None:
@@ -555,9 +591,7 @@ class Assembler:
         self._only(modifiers, *modes)
         mode = next((modes[m] for m in modifiers if m in modes), 0)
         destination, _ = self._target(operands[0], 32)
-        self._emit(
-            "prmt.b32", destination, *(self._value(o, 32) for o in operands[1:4]), immediates=(mode, 0)
-        )
+        self._emit("prmt.b32", destination, *(self._value(o, 32) for o in operands[1:4]), immediates=(mode, 0))
 
     def _count_bits(self, op: str, modifiers: list[str], operands: list[Operand]) -> None:
         bits = TYPE_BITS[self._type(modifiers)]
@@ -581,9 +615,7 @@ class Assembler:
         bits = TYPE_BITS[self._type(modifiers)]
         destination, _ = self._target(operands[0], bits)
         a, b = self._value(operands[1], bits), self._value(operands[2], bits)
-        self._emit(
-            f"bfi.b{bits}", destination, a, b, self._value(operands[3], 32), self._value(operands[4], 32)
-        )
+        self._emit(f"bfi.b{bits}", destination, a, b, self._value(operands[3], 32), self._value(operands[4], 32))
 
     def _dp(self, op: str, modifiers: list[str], operands: list[Operand]) -> None:
         kinds = [m for m in modifiers if m in ("s32", "u32")]
@@ -614,9 +646,7 @@ class Assembler:
         if len(operands) > 3:
             extra = self._predicate_value(operands[3])
             negated = int(isinstance(operands[3], Register) and operands[3].negated)
-        self._compare(
-            kind, comparison, p, q, operands[1], operands[2], extra, boolean, negated, "ftz" in modifiers
-        )
+        self._compare(kind, comparison, p, q, operands[1], operands[2], extra, boolean, negated, "ftz" in modifiers)
 
     def _compare(
         self,
@@ -656,16 +686,12 @@ class Assembler:
             bits = TYPE_BITS[source]
             values = (self._value(o, bits, source) for o in operands[1:])
             destination, _ = self._target(operands[0], bits)
-            self._emit(
-                f"set.{source}", destination, *values, COMPARISONS.index(comparison), immediates=(one, 0)
-            )
+            self._emit(f"set.{source}", destination, *values, COMPARISONS.index(comparison), immediates=(one, 0))
             return
         p = self._allocate(1)
         self._compare(source, comparison, p, -1, operands[1], operands[2], ftz="ftz" in modifiers)
         destination, bits = self._target(operands[0], TYPE_BITS[result])
-        self._emit(
-            f"selp.b{bits}", destination, self._constant(ones[result], bits), self._constant(0, bits), p
-        )
+        self._emit(f"selp.b{bits}", destination, self._constant(ones[result], bits), self._constant(0, bits), p)
 
     def _selp(self, modifiers: list[str], operands: list[Operand]) -> None:
         kind = self._type(modifiers)
@@ -673,9 +699,7 @@ class Assembler:
         destination, _ = self._target(operands[0], bits)
         a, b = self._value(operands[1], bits, kind), self._value(operands[2], bits, kind)
         negated = int(isinstance(operands[3], Register) and operands[3].negated)
-        self._emit(
-            f"selp.b{bits}", destination, a, b, self._predicate_value(operands[3]), immediates=(negated, 0)
-        )
+        self._emit(f"selp.b{bits}", destination, a, b, self._predicate_value(operands[3]), immediates=(negated, 0))
 
     def _slct(self, modifiers: list[str], operands: list[Operand]) -> None:
         kinds = [m for m in modifiers if m in TYPE_BITS]
@@ -939,9 +963,7 @@ class Assembler:
         width = max(widths, default=max(memory_bits, 16))
         values: list[Number] = [self._value(s, width, kind) for s in sources]
         values += [-1] * (8 - len(values))
-        self._emit(
-            f"st.{part}.u{memory_bits}.r{width}.v{vector}", *values, *where, immediates=(displacement, 0)
-        )
+        self._emit(f"st.{part}.u{memory_bits}.r{width}.v{vector}", *values, *where, immediates=(displacement, 0))
 
     def _atom(self, modifiers: list[str], operands: list[Operand], returns: bool = True) -> None:
         kind = self._type(modifiers)
@@ -952,12 +974,7 @@ class Assembler:
             name = word.split("::")[0]
             if name in ("global", "shared"):
                 space = name
-            elif (
-                name not in MEMORY_HINTS
-                and name not in ("noftz", "L2")
-                and word not in TYPE_BITS
-                and word != op
-            ):
+            elif name not in MEMORY_HINTS and name not in ("noftz", "L2") and word not in TYPE_BITS and word != op:
                 raise Unsupported(self._statement.opcode)
         if not op or "shared::cluster" in modifiers:
             raise Unsupported(self._statement.opcode)
@@ -1086,12 +1103,12 @@ class Assembler:
                 immediates=(negated, kinds[words[1]]),
             )
             return
-        barrier = self._value(operands[0], 32) if operands else self._constant(0, 32)
-        count = self._value(operands[1], 32) if len(operands) > 1 else -1
+        number = self._value(operands[0], 32) if operands else self._constant(0, 32)
+        threads: Number = self._value(operands[1], 32) if len(operands) > 1 else -1
         if words[:1] == ["arrive"]:
-            self._emit("bar.arrive", barrier, count)
+            self._emit("bar.arrive", number, threads)
         elif not words or words[0] == "sync":
-            self._emit("bar.sync", barrier, count, -1, -1)
+            self._emit("bar.sync", number, threads, -1, -1)
         else:
             raise Unsupported(self._statement.opcode)
 
@@ -1163,11 +1180,7 @@ class Assembler:
 
     def _mbarrier(self, modifiers: list[str], operands: list[Operand]) -> None:
         action = modifiers[0]
-        if (
-            "shared::cluster" in modifiers
-            or "expect_tx" in modifiers
-            or action in ("expect_tx", "complete_tx")
-        ):
+        if "shared::cluster" in modifiers or "expect_tx" in modifiers or action in ("expect_tx", "complete_tx"):
             raise Unsupported(self._statement.opcode)
         index = 0 if action in ("init", "inval") else 1
         if action.startswith("arrive") and isinstance(operands[0], Address):
@@ -1188,9 +1201,7 @@ class Assembler:
         elif action in ("test_wait", "try_wait"):
             parity = int("parity" in modifiers)
             asked = self._value(operands[2], 32 if parity else 64)
-            self._emit(
-                "mbarrier.test", self._slot(operands[0]), where[0], asked, parity, immediates=immediates
-            )
+            self._emit("mbarrier.test", self._slot(operands[0]), where[0], asked, parity, immediates=immediates)
         else:
             raise Unsupported(self._statement.opcode)
 
@@ -1213,19 +1224,16 @@ class Assembler:
         }
         allowed = (shape, "sync", "aligned", "row", "col", "satfinite")
         self._only(modifiers, *allowed)
-        if (
-            len(kinds) != 4
-            or kinds[1] not in known.get(shape, ())
-            or modifiers.index("row") > modifiers.index("col")
-        ):
+        if len(kinds) != 4 or kinds[1] not in known.get(shape, ()) or modifiers.index("row") > modifiers.index("col"):
             raise Unsupported(self._statement.opcode)
         if "satfinite" in modifiers:
             raise Unsupported(self._statement.opcode)
-        d, a, b, c = (self._registers_of(o) for o in operands[:4])
-        self._lists.append([*d, *a, *b, *c])
+        registers = [self._registers_of(o) for o in operands[:4]]
+        self._lists.append([slot for group in registers for slot in group])
+        d, a, b = (len(group) for group in registers[:3])
         kd, ka, kb, kc = (MMA_TYPES[k] for k in kinds)
         types = ka | kb << 4 | kc << 8 | kd << 12 | numbers[2] << 16 | numbers[0] << 24
-        self._emit("mma", len(self._lists) - 1, len(a), len(b), len(d), immediates=(types, 0))
+        self._emit("mma", len(self._lists) - 1, a, b, d, immediates=(types, 0))
 
     def _wmma(self, modifiers: list[str], operands: list[Operand]) -> None:
         action = modifiers[0]
@@ -1242,15 +1250,21 @@ class Assembler:
             kd, ka, kb, kc = (MMA_TYPES[w] for w in kinds)
             # A and B are loaded by their own layout, so row and col no longer matter here.
             self._emit(
-                "wmma.mma", len(self._lists) - 1, len(d), len(a), len(b), len(c), m, n, k,
+                "wmma.mma",
+                len(self._lists) - 1,
+                len(d),
+                len(a),
+                len(b),
+                len(c),
+                m,
+                n,
+                k,
                 immediates=(ka | kb << 4 | kc << 8 | kd << 12, 0),
-            )  # fmt: skip
+            )
             return
         which = {"a": 0, "b": 1, "c": 2, "d": 2}[modifiers[1]]
         column = int("col" in modifiers)
-        space = next(
-            (w.split("::")[0] for w in modifiers if w.split("::")[0] in ("global", "shared")), "generic"
-        )
+        space = next((w.split("::")[0] for w in modifiers if w.split("::")[0] in ("global", "shared")), "generic")
         registers, address = (operands[0], operands[1]) if action == "load" else (operands[1], operands[0])
         stride: Number = self._value(operands[2], 32) if len(operands) > 2 else -1
         part, where, displacement = self._memory_operand(space, address)
@@ -1259,9 +1273,18 @@ class Assembler:
             where = [self._constant(0, 32), 0]
         self._lists.append(list(self._registers_of(registers)))
         self._emit(
-            f"wmma.{action}", len(self._lists) - 1, where[0], stride, MMA_TYPES[kinds[-1]], m, n, k, column, bits,
+            f"wmma.{action}",
+            len(self._lists) - 1,
+            where[0],
+            stride,
+            MMA_TYPES[kinds[-1]],
+            m,
+            n,
+            k,
+            column,
+            bits,
             immediates=(displacement, which),
-        )  # fmt: skip
+        )
 
     def _matrix_rows(self, op: str, modifiers: list[str], operands: list[Operand]) -> None:
         self._only(modifiers, "sync", "aligned", "m8n8", "x1", "x2", "x4", "trans", "shared", "shared::cta")
@@ -1273,9 +1296,15 @@ class Assembler:
             where = [self._constant(0, 32), 0]
         bits = 64 if part.endswith("64") else 32
         self._emit(
-            op, *slots, *([-1] * (4 - count)), count, where[0], int("trans" in modifiers), bits,
+            op,
+            *slots,
+            *([-1] * (4 - count)),
+            count,
+            where[0],
+            int("trans" in modifiers),
+            bits,
             immediates=(displacement, 0),
-        )  # fmt: skip
+        )
 
     def _movmatrix(self, modifiers: list[str], operands: list[Operand]) -> None:
         self._emit("movmatrix", self._slot(operands[0]), self._slot(operands[1]))
@@ -1337,10 +1366,7 @@ _HANDLERS: dict[str, Handler] = {
     "madc": Assembler._madc,
     "fma": _arithmetic_of("fma", 3),
     **{op: _arithmetic_of(op, 2) for op in ("div", "rem", "min", "max", "copysign")},
-    **{
-        op: _arithmetic_of(op, 1)
-        for op in ("abs", "neg", "sqrt", "rcp", "rsqrt", "sin", "cos", "lg2", "ex2", "tanh")
-    },
+    **{op: _arithmetic_of(op, 1) for op in ("abs", "neg", "sqrt", "rcp", "rsqrt", "sin", "cos", "lg2", "ex2", "tanh")},
     "sad": _arithmetic_of("sad", 3),
     "mul24": _named(Assembler._mul24, "mul24"),
     "mad24": _named(Assembler._mul24, "mad24"),
@@ -1381,19 +1407,10 @@ _HANDLERS: dict[str, Handler] = {
     "nanosleep": _plain_of("yield"),
     "bar": Assembler._bar,
     "barrier": Assembler._bar,
-    **{
-        op: Assembler._nothing
-        for op in (
-            "membar",
-            "fence",
-            "prefetch",
-            "prefetchu",
-            "discard",
-            "applypriority",
-            "pmevent",
-            "griddepcontrol",
-        )
-    },
+    **dict.fromkeys(
+        ("membar", "fence", "prefetch", "prefetchu", "discard", "applypriority", "pmevent", "griddepcontrol"),
+        Assembler._nothing,
+    ),
     "createpolicy": Assembler._createpolicy,
     "shfl": Assembler._shfl,
     "vote": Assembler._vote,

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from cuda_agent.emulator import ptx
 from cuda_agent.emulator.assemble import (
@@ -91,7 +92,7 @@ def core() -> ctypes.CDLL:
     """Return the core, loaded into this process with its functions typed."""
     library = ctypes.CDLL(str(core_library()), mode=ctypes.RTLD_LOCAL)
     c = ctypes
-    signatures: dict[str, tuple[object, list[object]]] = {
+    signatures: dict[str, tuple[Any, list[Any]]] = {
         "ca_op": (c.c_int, [c.c_char_p]),
         "ca_op_count": (c.c_int, []),
         "ca_op_name": (c.c_char_p, [c.c_int]),
@@ -336,9 +337,7 @@ class _Loader:
             )
         for numbers in function.lists:
             values = [function.labels[n] if isinstance(n, str) else place(n) for n in numbers]
-            self._core.ca_module_list(
-                self._handle, number, (ctypes.c_int32 * len(values))(*values), len(values)
-            )
+            self._core.ca_module_list(self._handle, number, (ctypes.c_int32 * len(values))(*values), len(values))
 
     def _call_target(self, call: Call) -> int:
         return self._ids.get(call.target, -1)

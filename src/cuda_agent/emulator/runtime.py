@@ -1,7 +1,7 @@
 """Attaches the emulated device to this process, so that a candidate's host code finds a CUDA runtime.
 
-Call `attach()` before the candidate's shared object is loaded. The object is linked against the core and must be
-opened with `RTLD_DEEPBIND`: where torch has brought the real CUDA runtime, ours must win.
+Call `attach()` before the candidate's shared object is loaded. The object is linked against the core and must
+be opened with `RTLD_DEEPBIND`: where torch has brought the real CUDA runtime, ours must win.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ EMULATED_NVCC_FLAGS = (
     "arch=compute_90,code=compute_90",
     "-lineinfo",
 )
-"""What nvcc needs so that the emulated device can run what it builds: PTX only, uncompressed, with source lines."""
+"""What nvcc needs for the emulated device: PTX only, uncompressed, with source lines."""
 
 _LOADER = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_ulonglong)
 
@@ -31,7 +31,7 @@ class Runtime:
     """The emulated device in this process."""
 
     def schedule(self, seed: int) -> None:
-        """Choose the order in which the warps of a block run: 0 ascending, 1 descending, else pseudo-random."""
+        """Choose the order of a block's warps: 0 ascending, 1 descending, else pseudo-random."""
         core().ca_set_schedule(seed)
 
     def threads(self, count: int) -> None:
@@ -61,18 +61,18 @@ class Runtime:
 @cache
 def attach() -> Runtime:
     """Load the emulated device into this process; building its core first where that was never done."""
-    core().cuda_agent_set_loader(_load_text)
+    core().cuda_agent_set_loader(_CALLBACK)
     return Runtime()
 
 
-@_LOADER
 def _load_text(address: int, size: int) -> int | None:
     # Called from C++ at a module's first launch; an exception must not cross the boundary.
     text = ctypes.string_at(address, size).decode(errors="replace")
     try:
         return load_ptx(text).handle
     except PtxSyntaxError as error:
-        core().ca_set_fault(
-            UNSUPPORTED, b"", f"the PTX can't be read by the emulated device: {error}".encode()
-        )
+        core().ca_set_fault(UNSUPPORTED, b"", f"the PTX can't be read by the emulated device: {error}".encode())
         return None
+
+
+_CALLBACK = _LOADER(_load_text)  # kept alive here: the core holds only its address

@@ -163,9 +163,7 @@ class _Judgement:
                 architectures=(self._judge._device.architecture,),
             )
         except CandidateError as error:
-            return self._rejected(
-                "compile", SourceRejected(gate="compile", check="build", message=str(error)), started
-            )
+            return self._rejected("compile", SourceRejected(gate="compile", check="build", message=str(error)), started)
         except MachineError as error:
             return self._rejected("compile", _machine_fault("compile", error), started)
         if not isinstance(built, Build):
