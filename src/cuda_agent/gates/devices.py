@@ -77,9 +77,7 @@ def open_device(name: str) -> Device:
         return devices[0] if devices else EMULATED
     match = re.fullmatch(r"cuda(?::(\d+))?", name)
     if match is None:
-        raise DeviceError(
-            f"--device {name}: not a device name. Use auto, emulated, or cuda:N such as cuda:0."
-        )
+        raise DeviceError(f"--device {name}: not a device name. Use auto, emulated, or cuda:N such as cuda:0.")
     index = int(match[1] or 0)
     devices = cuda_devices()
     if index >= len(devices):

@@ -13,38 +13,44 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Size:
-    """A size or stride known at the traced case, with the Python text that gives it for other shapes."""
+    """A size or stride: its number at the traced case, and how to write it so that other shapes work too.
 
-    value: int
-    coefficient: int
-    factors: tuple[str, ...] = ()
+    Two sizes are equal when they are so for every shape: the same fixed factor times the same varying sizes.
+    """
+
+    value: int = field(compare=False)
+    fixed: int
+    """Product of the factors that are the same for every shape."""
+    varying: tuple[str, ...] = ()
+    """Python texts of the factors that vary, such as `x.shape[0]`, sorted."""
+    parts: tuple[str, ...] = field(default=(), compare=False)
+    """Python texts whose product this is; a fixed factor may still be written `x.shape[1]`."""
 
     @staticmethod
-    def of(value: int, text: str = "") -> Size:
-        """Return a size; without `text` it is a constant."""
-        return Size(value, 1, (text,)) if text and value != 1 else Size(value, value)
+    def of(value: int, text: str = "", *, varies: bool = False) -> Size:
+        """Return a size, written as `text` if given; `varies` when other shapes have another number there."""
+        if varies and value != 1:
+            return Size(value, 1, (text,), (text,))
+        return Size(value, value, (), (text or str(value),) if value != 1 else ())
 
     def __mul__(self, other: Size) -> Size:
         if self.value == 0 or other.value == 0:
             return ZERO
-        factors = tuple(sorted(self.factors + other.factors))
-        return Size(self.value * other.value, self.coefficient * other.coefficient, factors)
+        varying = tuple(sorted(self.varying + other.varying))
+        return Size(self.value * other.value, self.fixed * other.fixed, varying, self.parts + other.parts)
 
     @property
     def constant(self) -> bool:
         """Whether the traced number holds for every shape."""
-        return not self.factors
+        return not self.varying
 
     @property
     def text(self) -> str:
         """Python expression, such as `x.shape[0] * 4`."""
-        parts = list(self.factors)
-        if self.coefficient != 1 or not parts:
-            parts.append(str(self.coefficient))
-        return " * ".join(parts)
+        return " * ".join(self.parts) or str(self.value)
 
 
-ZERO = Size(0, 0)
+ZERO = Size(0, 0, (), ("0",))
 ONE = Size(1, 1)
 
 Shape = tuple[Size, ...]
@@ -88,6 +94,15 @@ class Ref:
 
 
 @dataclass(frozen=True, eq=False)
+class Extent:
+    """A size as a number to compute with, such as the divisor of a mean, less a fixed amount."""
+
+    size: Size
+    less: int
+    dtype: str
+
+
+@dataclass(frozen=True, eq=False)
 class Apply:
     """A scalar operation on elements at the same position."""
 
@@ -97,7 +112,7 @@ class Apply:
     parameters: tuple[float, ...] = ()
 
 
-Expression = Literal | Ref | Apply
+Expression = Literal | Extent | Ref | Apply
 
 IOTA = "(position)"
 """A source whose element i is i: index arithmetic, masks and ranges are references to it."""
@@ -133,10 +148,13 @@ class Arena:
         key = ("literal", repr(value), dtype)
         return self._intern(key, lambda: Literal(value, dtype))
 
+    def extent(self, size: Size, dtype: str, less: int = 0) -> Expression:
+        """Return a size as a number, less a fixed amount."""
+        return self._intern(("extent", size, less, dtype), lambda: Extent(size, less, dtype))
+
     def ref(self, source: str, dtype: str, shape: Shape, strides: Shape, offset: Size = ZERO) -> Expression:
         """Return a strided reference."""
-        values = tuple(stride.value for stride in strides)
-        key = ("ref", source, dtype, tuple(size.value for size in shape), values, offset)
+        key = ("ref", source, dtype, shape, strides, offset)
         return self._intern(key, lambda: Ref(source, dtype, shape, strides, offset))
 
     def apply(
@@ -284,7 +302,7 @@ def _sum(first: Size, second: Size) -> Size:
         return first
     if first.constant and second.constant:
         return Size.of(first.value + second.value)
-    return Size.of(first.value + second.value, f"({first.text} + {second.text})")
+    return Size.of(first.value + second.value, f"({first.text} + {second.text})", varies=True)
 
 
 def _reshaped(old: Shape, strides: Shape, new: Shape) -> Shape:

@@ -70,9 +70,7 @@ class RunFolder:
         """Open an existing run; raises `UserError` when there is none, or it is of another version."""
         file = path / "run.json"
         if not file.is_file():
-            raise UserError(
-                f"{path}: no run.json there, so it is not a run folder. Give the folder of a run."
-            )
+            raise UserError(f"{path}: no run.json there, so it is not a run folder. Give the folder of a run.")
         try:
             run = codec.read(file, Run)
         except msgspec.MsgspecError as error:

@@ -154,9 +154,7 @@ class _Reader:
                     if re.fullmatch(r"[A-Za-z_]\w*", name):
                         self._symbols.setdefault(name, f"{node.name}.shape[{index}]")
                 symbols = tuple(f"{node.name}.shape[{index}]" for index in range(value.dim()))
-                return Node(
-                    name=node.name, kind="input", target="", value=_spec(value), symbols=symbols
-                )
+                return Node(name=node.name, kind="input", target="", value=_spec(value), symbols=symbols)
             plain = ValueSpec(kind="value", dtype=type(value).__name__, text=repr(value))
             return Node(name=node.name, kind="input", target="", value=plain)
         kind: Any = {InputKind.PARAMETER: "parameter", InputKind.BUFFER: "buffer"}.get(spec.kind, "constant")
