@@ -70,3 +70,17 @@ class ProblemDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Elements in `state_dict()` at CPU shapes."""
     training: bool
     """True when the problem asks for train mode; eval otherwise."""
+
+
+class InspectRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`request.json` of an inspect worker."""
+
+    source: str
+
+
+class InspectReply(msgspec.Struct, frozen=True, kw_only=True):
+    """`result.json` of an inspect worker: a description, or what is wrong with the problem."""
+
+    description: ProblemDescription | None = None
+    problem: str = ""
+    """One paragraph; empty when the problem is usable."""

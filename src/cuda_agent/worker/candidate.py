@@ -207,11 +207,7 @@ class _Session:
             check = "parameters"
         elif isinstance(error, torch.OutOfMemoryError | MemoryError):
             check = "out of memory"
-        elif (
-            isinstance(error, OSError)
-            and error.errno in (errno.ENOSPC, errno.EDQUOT)
-            and self._stage == "read"
-        ):
+        elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and self._stage == "read":
             check = "disk full"
         fault = self._fault()
         if fault is not None and "unsupported" in str(fault.kind):

@@ -14,7 +14,6 @@ from cuda_agent.records import codec
 from cuda_agent.records.channel import Channel
 from cuda_agent.records.verification import (
     Bound,
-    Compare,
     CompareCommand,
     Compared,
     CompareFailed,
@@ -129,11 +128,7 @@ def _facts(got: torch.Tensor, expected: torch.Tensor, other: torch.Tensor | None
         tally.add(good, start, width, a, raw)
     first = tally.first
     relative = (
-        None
-        if sum_expected == 0 and sum_error > 0
-        else math.sqrt(sum_error / sum_expected)
-        if sum_error
-        else 0.0
+        None if sum_expected == 0 and sum_error > 0 else math.sqrt(sum_error / sum_expected) if sum_error else 0.0
     )
     return Facts(
         total=got.numel(),
@@ -168,9 +163,7 @@ class _Tally:
         self.poisoned = 0
         self.zeros = 0
 
-    def add(
-        self, good: torch.Tensor, start: int, width: int, got: torch.Tensor, raw: torch.Tensor | None
-    ) -> None:
+    def add(self, good: torch.Tensor, start: int, width: int, got: torch.Tensor, raw: torch.Tensor | None) -> None:
         if bool(good.all()):
             return
         places = torch.nonzero(~good).reshape(-1)

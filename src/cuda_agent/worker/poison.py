@@ -29,8 +29,7 @@ def host_poison_works() -> bool:
     poison_host(0xFE)
     try:
         return all(
-            bool((torch.empty(count, dtype=torch.uint8) == 0xFE).all())
-            for count in (24, 4096, 300_000, 1 << 24)
+            bool((torch.empty(count, dtype=torch.uint8) == 0xFE).all()) for count in (24, 4096, 300_000, 1 << 24)
         )
     finally:
         poison_host(0)

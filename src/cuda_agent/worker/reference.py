@@ -112,9 +112,7 @@ class _Session:
             values.write_tensor(value, folder / f"weights-{command.number}-{index}.bin")
             for index, value in enumerate(state.values())
         ]
-        return WeightsMade(
-            number=command.number, names=tuple(state), tensors=tuple(files), parameters=len(changed)
-        )
+        return WeightsMade(number=command.number, names=tuple(state), tensors=tuple(files), parameters=len(changed))
 
     def _changeable(self, state: dict[str, torch.Tensor]) -> list[str]:
         """Parameters and running statistics; other buffers (masks, tables) may be part of the problem's meaning."""
@@ -123,8 +121,7 @@ class _Session:
         return [
             name
             for name, value in state.items()
-            if value.is_floating_point()
-            and (name in parameters or name.endswith(("running_mean", "running_var")))
+            if value.is_floating_point() and (name in parameters or name.endswith(("running_mean", "running_var")))
         ]
 
     def _load(self, number: int) -> torch.nn.Module:
@@ -201,9 +198,7 @@ class _Session:
             for index, tensor in enumerate(ran.expected)
         ]
         alternatives = [
-            None
-            if tensor is None
-            else values.write_tensor(tensor, folder / f"{command.trial}-{index}-alternative.bin")
+            None if tensor is None else values.write_tensor(tensor, folder / f"{command.trial}-{index}-alternative.bin")
             for index, tensor in enumerate(ran.alternatives)
         ]
         shapes = [
@@ -247,8 +242,7 @@ class _Session:
         if oracle is not None and [o.shape for o in oracle] != [o.shape for o in ran.outputs]:
             oracle, self._no_oracle_why = None, "the reference returns other shapes in float64"
         pairs = [
-            _expected(output, None if oracle is None else oracle[index])
-            for index, output in enumerate(ran.outputs)
+            _expected(output, None if oracle is None else oracle[index]) for index, output in enumerate(ran.outputs)
         ]
         ran.expected = [pair[0] for pair in pairs]
         ran.alternatives = [pair[1] for pair in pairs]
@@ -268,9 +262,7 @@ class _Session:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # anything a module may raise when its dtypes are forced
-            self._no_oracle_why = f"the reference does not run in float64: {type(error).__name__}: {error}"[
-                :500
-            ]
+            self._no_oracle_why = f"the reference does not run in float64: {type(error).__name__}: {error}"[:500]
             return None
         finally:
             torch.set_default_dtype(default)

@@ -141,9 +141,7 @@ class _Zygote:
             os.close(descriptors[0])
             self._supervisors.add(pid)
 
-    def _become_supervisor(
-        self, connection: socket.socket, channel: int, order: JobOrder, zygote: int
-    ) -> NoReturn:
+    def _become_supervisor(self, connection: socket.socket, channel: int, order: JobOrder, zygote: int) -> NoReturn:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
