@@ -14,6 +14,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal, NoReturn, get_args
@@ -114,7 +115,7 @@ class LoadedProblem:
         model = self._guarded("Model(...)", construct)
         if not isinstance(model, torch.nn.Module):
             raise ProblemError(
-                f"Model must be a torch.nn.Module; Model(...) is a {type(model).__name__}. Derive it from torch.nn.Module."
+                f"Model must be a torch.nn.Module; Model(...) is a {type(model).__name__}. Derive it from that."
             )
         return model.to(self._device).train(self.training)
 
@@ -182,14 +183,16 @@ class LoadedProblem:
         for label, key in keys:
             entry = listed[key]
             # Entries that are lists were drawn when the list was made: call the function again under the seed.
-            found[label] = entry if callable(entry) else (lambda key=key: maker()[key])
+            found[label] = entry if callable(entry) else partial(_entry, maker, key)
         return found
 
     def _read_precision(self) -> Precision:
         value = getattr(self._module, "PRECISION", "fp32")
-        if value not in get_args(Precision):
-            raise ProblemError(f"PRECISION is {value!r}; it must be one of {', '.join(get_args(Precision))}.")
-        return value  # type: ignore[no-any-return]
+        for known in get_args(Precision):
+            if value == known:
+                precision: Precision = known
+                return precision
+        raise ProblemError(f"PRECISION is {value!r}; it must be one of {', '.join(get_args(Precision))}.")
 
     def _read_tolerance(self) -> Tolerance | None:
         value = getattr(self._module, "TOLERANCE", None)
@@ -257,6 +260,10 @@ def describe(source: str) -> ProblemDescription:
     )
 
 
+def _entry(maker: Callable[[], Any], key: Any) -> Any:
+    return maker()[key]
+
+
 def _load(source: str) -> ModuleType:
     """Import the text as a module, from a file so that tracebacks and `inspect` work."""
     folder = Path(tempfile.mkdtemp(prefix="problem-"))
@@ -271,8 +278,8 @@ def _load(source: str) -> ModuleType:
         spec.loader.exec_module(module)
     except ModuleNotFoundError as error:
         raise ProblemError(
-            f"The problem imports {error.name}, which is not installed here (problem.py:{_line(error, file)}). Install it, "
-            "or write the problem with torch alone."
+            f"The problem imports {error.name}, which is not installed here (problem.py:{_line(error, file)}). "
+            "Install it, or write the problem with torch alone."
         ) from error
     except (Exception, SystemExit) as error:
         _raise_problem("importing the problem", error)
@@ -331,8 +338,9 @@ def _first_rows(value: Any, rows: int) -> Any:
 
 
 def _check_deterministic(problem: LoadedProblem, model: torch.nn.Module, first: Any) -> None:
-    torch.manual_seed(12345)
-    again = problem.call(model, problem.inputs("default", 0))
+    inputs = problem.inputs("default", 0)
+    torch.manual_seed(12345)  # another state than the one that drawing the inputs leaves
+    again = problem.call(model, inputs)
     pairs = zip(_tensors(first), _tensors(again), strict=True)
     if any(a.shape != b.shape or not torch.allclose(a, b, rtol=1e-3, atol=1e-5, equal_nan=True) for a, b in pairs):
         raise ProblemError(
@@ -376,9 +384,10 @@ def _gpu_cases(problem: LoadedProblem, *, batched: bool) -> tuple[Case, ...]:
     except (ProblemError, MemoryError, torch.OutOfMemoryError):
         model = None
     for name in problem.case_names:
-        inputs = _on_meta(lambda name=name: problem.inputs(name, 0))
-        outputs = _on_meta(lambda inputs=inputs: problem.call(model, inputs)) if model and inputs is not None else None
-        cases.append(Case(name=name, origin="declared", inputs=_specs(inputs or []), outputs=_specs(outputs or [])))
+        inputs = _on_meta(partial(problem.inputs, name, 0))
+        outputs = None if model is None or inputs is None else _on_meta(partial(problem.call, model, inputs))
+        specs = [() if value is None else _specs(value) for value in (inputs, outputs)]
+        cases.append(Case(name=name, origin="declared", inputs=specs[0], outputs=specs[1]))
     if batched and len(cases) == 1:
         sizes = {spec.shape[0] for spec in cases[0].inputs if spec.kind == "tensor" and spec.shape}
         if len(sizes) == 1 and (batch := sizes.pop()) > 1:

@@ -8,7 +8,7 @@ The constants are those assigned at module level and the literals in `get_inputs
 from __future__ import annotations
 
 import ast
-import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,22 +19,24 @@ SMALLEST = 16
 """Numbers up to this are left alone: kernel sizes, strides, channels of images, heads."""
 MOST_FLOPS = 60_000_000
 """Most floating-point operations of matrix products and convolutions in one forward pass."""
+MOST_REAL_ELEMENTS = 4_000_000
+"""Most elements of inputs with which a module that can't run on meta tensors is tried on the CPU."""
 _FUNCTIONS = ("get_inputs", "get_init_inputs", "get_input_variants")
 
 
 def shrink(source: str, elements: int) -> str | None:
     """Return `source` with constants small enough for `elements` in inputs, outputs and parameters together.
 
-    The text is unchanged when it fits already; None when it can't be made to fit.
+    The text is unchanged when it fits already, or when it does not run at all (running it says why); None when it
+    can't be made to fit. Lines keep their numbers.
     """
-    tree = ast.parse(source)
-    literals = _literals(tree)
-    sizes = {node.value: node.value for node in literals}
+    literals = _literals(ast.parse(source))
+    sizes = {value: value for _, value in literals}
     frozen: set[int] = set()
     text = source
     for _ in range(200):
         measured = _measure(text)
-        if measured is not None and measured[0] <= elements and measured[1] <= MOST_FLOPS:
+        if measured is None or (measured.elements <= elements and measured.flops <= MOST_FLOPS):
             return text
         tried = max((v for v in sizes if sizes[v] > SMALLEST and v not in frozen), key=lambda v: sizes[v], default=None)
         if tried is None:
@@ -44,8 +46,9 @@ def shrink(source: str, elements: int) -> str | None:
             frozen.add(tried)
             continue
         sizes[tried] = before // 2
-        smaller = _rewritten(tree, literals, sizes)
-        if measured is not None and _measure(smaller) is None:
+        smaller = _rewritten(source, literals, sizes)
+        after = _measure(smaller)
+        if after is None or (measured.ran and not after.ran):
             sizes[tried] = before  # it ran before and does not now: this number means something else
             frozen.add(tried)
             continue
@@ -53,62 +56,75 @@ def shrink(source: str, elements: int) -> str | None:
     return None
 
 
-def _literals(tree: ast.Module) -> list[ast.Constant]:
+@dataclass(frozen=True)
+class _Measured:
+    elements: int
+    """Of inputs, outputs and parameters; of the inputs alone when the module did not run."""
+    flops: int
+    ran: bool
+
+
+def _literals(tree: ast.Module) -> list[tuple[ast.Constant, int]]:
+    """Return the integer literals that may be sizes, with their values, last in the text first."""
     places: list[ast.AST] = [
         node.value for node in tree.body if isinstance(node, ast.Assign | ast.AnnAssign) and node.value
     ]
     places += [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name in _FUNCTIONS]
-    found = []
-    for place in places:
-        for node in ast.walk(place):
-            if isinstance(node, ast.Constant) and type(node.value) is int and node.value > SMALLEST:
-                found.append(node)
-    return found
+    found = [
+        (node, node.value)
+        for place in places
+        for node in ast.walk(place)
+        if isinstance(node, ast.Constant) and type(node.value) is int and node.value > SMALLEST
+    ]
+    return sorted(found, key=lambda item: (item[0].lineno, item[0].col_offset), reverse=True)
 
 
-def _rewritten(tree: ast.Module, literals: list[ast.Constant], sizes: dict[int, int]) -> str:
-    originals = [node.value for node in literals]
-    try:
-        for node, value in zip(literals, originals, strict=True):
-            node.value = sizes[value]  # type: ignore[index]
-        return ast.unparse(tree)
-    finally:
-        for node, value in zip(literals, originals, strict=True):
-            node.value = value
+def _rewritten(source: str, literals: list[tuple[ast.Constant, int]], sizes: dict[int, int]) -> str:
+    lines = [line.encode() for line in source.splitlines(keepends=True)]
+    for node, value in literals:
+        if node.end_col_offset is not None:
+            line = lines[node.lineno - 1]
+            number = str(sizes[value]).encode()
+            lines[node.lineno - 1] = line[: node.col_offset] + number + line[node.end_col_offset :]
+    return b"".join(lines).decode()
 
 
-def _measure(source: str) -> tuple[int, int] | None:
-    """Return elements and floating-point operations of one forward pass on meta tensors; None when it raises."""
+def _measure(source: str) -> _Measured | None:
+    """Run the problem on meta tensors and count; None when not even its inputs can be made."""
     namespace: dict[str, Any] = {"__name__": "problem"}
     try:
         with torch.device("meta"), torch.no_grad():
             exec(compile(source, "problem.py", "exec"), namespace)
-            arguments = namespace.get("get_init_inputs", list)()
-            model = namespace["Model"](**arguments) if isinstance(arguments, dict) else namespace["Model"](*arguments)
-            model = model.to("meta").eval()
-            inputs = [pytree.tree_map_only(torch.Tensor, lambda t: t.to("meta"), x) for x in namespace["get_inputs"]()]
+            made = namespace["get_inputs"]()
+            inputs = [pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.to("meta"), value) for value in made]
+    except Exception:  # whatever the problem's code raises
+        return None
+    counted = sum(tensor.numel() for tensor in pytree.tree_leaves(inputs) if isinstance(tensor, torch.Tensor))
+    try:
+        with torch.device("meta"), torch.no_grad():
+            model = _model(namespace).to("meta").eval()
             counter = FlopCounterMode(display=False)
             with counter:
                 outputs = model(*inputs)
-    except Exception:  # whatever the problem's code raises at these sizes
-        return _count_inputs(namespace)
-    tensors = [*pytree.tree_leaves(inputs), *pytree.tree_leaves(outputs), *model.state_dict().values()]
-    elements = sum(math.prod(t.shape) for t in tensors if isinstance(t, torch.Tensor))
-    return elements, int(counter.get_total_flops())
-
-
-def _count_inputs(namespace: dict[str, Any]) -> tuple[int, int] | None:
-    """Where the module can't run on meta tensors, count its inputs alone and run it on the CPU when they are small."""
+        tensors = [*pytree.tree_leaves(outputs), *model.state_dict().values()]
+        counted += sum(tensor.numel() for tensor in tensors if isinstance(tensor, torch.Tensor))
+        return _Measured(counted, int(counter.get_total_flops()), ran=True)
+    except Exception:  # code that needs values can't run on meta tensors; small inputs are tried for real
+        pass
+    if counted > MOST_REAL_ELEMENTS:
+        return _Measured(counted, 0, ran=False)
     try:
-        with torch.device("meta"):
-            inputs = namespace["get_inputs"]()
-        elements = sum(t.numel() for t in pytree.tree_leaves(inputs) if isinstance(t, torch.Tensor))
-        if elements > 4_000_000:
-            return elements, 0
         with torch.no_grad():
-            arguments = namespace.get("get_init_inputs", list)()
-            model = namespace["Model"](**arguments) if isinstance(arguments, dict) else namespace["Model"](*arguments)
-            model.eval()(*namespace["get_inputs"]())
-    except Exception:  # it does not run at all; the loader says why
-        return None
-    return elements + sum(t.numel() for t in model.state_dict().values()), 0
+            model = _model(namespace).eval()
+            model(*namespace["get_inputs"]())
+        return _Measured(counted + sum(tensor.numel() for tensor in model.state_dict().values()), 0, ran=True)
+    except Exception:  # it does not run at these sizes
+        return _Measured(counted, 0, ran=False)
+
+
+def _model(namespace: dict[str, Any]) -> torch.nn.Module:
+    arguments = namespace.get("get_init_inputs", list)()
+    model: torch.nn.Module = (
+        namespace["Model"](**arguments) if isinstance(arguments, dict) else namespace["Model"](*arguments)
+    )
+    return model

@@ -2,8 +2,8 @@
 
 `python -m cuda_agent.worker.zygote --listen FD [--lease FD]` takes over a listening Unix socket
 (`SOCK_SEQPACKET`, in a folder only its owner can enter). Each connection is one job: the client sends a
-`JobOrder` with the worker's end of the channel, keeps the connection open, and gets a `JobEnd` when every process of the
-job is gone. A client that closes the connection, or sends anything more, has its job killed.
+`JobOrder` with the worker's end of the channel, keeps the connection open, and gets a `JobEnd` when every process
+of the job is gone. A client that closes the connection, or sends anything more, has its job killed.
 
 Three processes deep: the zygote forks a supervisor per job, which adopts every orphan below it
 (`PR_SET_CHILD_SUBREAPER`), watches memory and process count, and forks the worker itself.
