@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import math
 import random
@@ -12,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from cuda_agent.errors import UserError
 from cuda_agent.records.problem import Case, Precision, ProblemDescription, ValueSpec
 from cuda_agent.records.verification import Distribution, OutputStats
 
@@ -233,3 +235,12 @@ def _derive(seed: int, *labels: str) -> int:
     """A seed of 48 bits that tells nothing about `seed` or its siblings."""
     digest = hashlib.sha256("\0".join((str(seed), *labels)).encode()).digest()
     return int.from_bytes(digest[:6], "big")
+
+
+def protocol_named(name: str) -> VerifyProtocol:
+    """Return the protocol called `name`; raises `UserError` with the names there are."""
+    if name not in PROTOCOLS:
+        close = difflib.get_close_matches(name, PROTOCOLS, 1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise UserError(f"--protocol {name}: there is no such protocol{hint}. Use {' or '.join(PROTOCOLS)}.")
+    return PROTOCOLS[name]

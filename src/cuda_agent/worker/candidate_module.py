@@ -79,7 +79,7 @@ def construct(module: ModuleType, init_inputs: Sequence[Any], *, device: str, tr
         NoModelNew: it is no `torch.nn.Module`.
         Exception: whatever the candidate raises.
     """
-    model = module.ModelNew(*init_inputs)
+    model = module.ModelNew(**init_inputs) if isinstance(init_inputs, Mapping) else module.ModelNew(*init_inputs)
     if not isinstance(model, torch.nn.Module):
         raise NoModelNew(
             f"ModelNew(...) is a {type(model).__name__}; it must be a torch.nn.Module so that it can load weights."
