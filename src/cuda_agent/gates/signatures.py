@@ -94,6 +94,11 @@ class _Function:
     def takes_stream(self) -> bool:
         return bool(self.parameters) and self._type(self.parameters[-1]) == "cudaStream_t"
 
+    @property
+    def overload(self) -> tuple[str | None, ...]:
+        """What tells C++ overloads apart: the name and the types of the parameters."""
+        return (self.name, *(self._type(text) for text in self.parameters))
+
     def _type(self, text: str) -> str | None:
         return canonical(resolve(read_declaration(text), self.aliases))
 
@@ -114,11 +119,11 @@ def _sort_out(functions: list[_Function], syntax_errors: bool) -> Kernels:
     launchers: dict[str, _Function] = {}
     others: dict[str, str] = {}
     # C linkage given by one declaration holds for every later one, so a header may declare what a .cu file defines.
-    c_names = {f.name for f in functions if f.linkage_c and not f.kernel}
+    declared_c = {f.overload for f in functions if f.linkage_c and not f.kernel}
     for function in functions:
         if function.kernel or not function.takes_stream:
             others.setdefault(function.name, _why_not(function))
-        elif function.name not in c_names:
+        elif function.overload not in declared_c:
             others.setdefault(
                 function.name, f'{function.place} defines it without extern "C"; write extern "C" in front of it'
             )
