@@ -25,22 +25,27 @@ INSPECT_LIMIT_S = 120.0
 R = TypeVar("R")
 
 
-def inspect_problem(problem: Problem, *, sandbox: Sandbox, scratch: Path) -> ProblemDescription:
-    """Load a problem and run its reference once; return what was seen.
+def inspect_problem(problem: Problem, *, gpu: bool, sandbox: Sandbox, scratch: Path) -> ProblemDescription:
+    """Load a problem and run its reference once; return what was seen, with the cases for a GPU if asked.
 
     Raises:
         ProblemError: it can't be used, or does not come to an end.
         MachineError: the worker can't be started or read.
     """
-    reply = _ask(sandbox, scratch, "inspect", InspectRequest(source=problem.source), InspectReply, problem.name)
+    reply = _ask(
+        sandbox, scratch, "inspect", InspectRequest(source=problem.source, gpu=gpu), InspectReply, problem.name
+    )
     if reply.description is None:
         raise ProblemError(f"{problem.name}: {reply.problem}")
     return reply.description
 
 
-def trace_problem(problem: Problem, *, shapes: str, sandbox: Sandbox, scratch: Path) -> TracedGraph | str:
+def trace_problem(
+    problem: Problem, description: ProblemDescription, *, gpu: bool, sandbox: Sandbox, scratch: Path
+) -> TracedGraph | str:
     """Return the reference's operations, or why they can't be listed; same errors as `inspect_problem`."""
-    request = TraceRequest(source=problem.source, shapes="gpu" if shapes == "gpu" else "cpu")
+    source = problem.source if gpu else description.cpu_source or problem.source
+    request = TraceRequest(source=source, shapes="gpu" if gpu else "cpu")
     reply = _ask(sandbox, scratch, "trace", request, TraceReply, problem.name)
     return reply.graph if reply.graph is not None else reply.problem
 

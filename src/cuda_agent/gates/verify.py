@@ -217,7 +217,7 @@ class _Conversation:
             sandbox,
             "reference",
             ReferenceRequest(
-                source=problem.source,
+                source=description.cpu_source or problem.source if emulated else problem.source,
                 shapes="cpu" if emulated else "gpu",
                 device=torch_device,
                 handover=str(folder / "handover"),
@@ -339,19 +339,20 @@ class _Conversation:
                 raise _Stop(self._contract(trial, "output bytes", f"The result can't be read: {why}."))
             return self._check_values(trial, called, expected)
         finally:
-            self._forget()
+            self._forget(trial)
 
     def _is_ours(self, file: TensorFile) -> bool:
         return not file.file or Path(file.file).parent == self._outputs
 
-    def _forget(self) -> None:
-        """Delete the trial's files; weights and init inputs stay."""
+    def _forget(self, trial: Trial) -> None:
+        """Delete files that are no longer needed; the candidate compares its last result after the next call."""
         for path in (self._folder / "handover").glob("[0-9]*-*.bin"):
             path.unlink()
-        for name in ("private", "outputs"):
-            for path in (self._folder / name).iterdir():
-                if path.is_file():
-                    path.unlink()
+        for path in (self._folder / "private").iterdir():
+            path.unlink()
+        for path in self._outputs.iterdir():
+            if path.is_file() and not path.name.startswith(f"{trial.number}-"):
+                path.unlink()
 
     def _call_limit(self) -> float:
         kind = "emulated" if self._device == "emulated" else "cuda"

@@ -71,9 +71,7 @@ def median(rounds: Floats, *, seed: int, resamples: int = RESAMPLES) -> Estimate
     return Estimate(point=float(np.median(rounds)), draws=_medians(rounds, drawn, generator))
 
 
-def ratio_of_medians(
-    numerator: Floats, denominator: Floats, *, seed: int, resamples: int = RESAMPLES
-) -> Estimate:
+def ratio_of_medians(numerator: Floats, denominator: Floats, *, seed: int, resamples: int = RESAMPLES) -> Estimate:
     """Estimate median(numerator) / median(denominator) of samples taken in interleaved rounds.
 
     Args:

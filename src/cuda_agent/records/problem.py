@@ -70,12 +70,17 @@ class ProblemDescription(msgspec.Struct, frozen=True, kw_only=True):
     """Elements in `state_dict()` at CPU shapes."""
     training: bool
     """True when the problem asks for train mode; eval otherwise."""
+    cpu_source: str = ""
+    """The problem's text with smaller sizes, where the CPU shapes are derived; empty where they are declared or
+    the problem is small as it is."""
 
 
 class InspectRequest(msgspec.Struct, frozen=True, kw_only=True):
     """`request.json` of an inspect worker."""
 
     source: str
+    gpu: bool
+    """Whether the cases for a GPU are wanted as well."""
 
 
 class InspectReply(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,6 @@ import msgspec
 
 from cuda_agent.records.candidate import Candidate
 
-
 Distribution = Literal["as given", "mixed signs", "times 10", "times 0.01", "late spike", "constant rows", "zeros"]
 """What is done to the floating inputs that the problem makes; `worker/distributions.py` says how and to which."""
 
@@ -29,13 +28,13 @@ class TensorFile(msgspec.Struct, frozen=True, kw_only=True):
     """Strides of the original when it is dense but not contiguous; the file is contiguous all the same."""
 
 
-class TensorLeaf(msgspec.Struct, frozen=True, kw_only=True, tag="tensor"):
+class TensorLeaf(msgspec.Struct, frozen=True, kw_only=True, tag_field="node", tag="tensor"):
     """A tensor: an index into the list of tensors next to the tree."""
 
     index: int
 
 
-class PlainLeaf(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
+class PlainLeaf(msgspec.Struct, frozen=True, kw_only=True, tag_field="node", tag="plain"):
     """A value that is no tensor."""
 
     type: str
@@ -46,14 +45,14 @@ class PlainLeaf(msgspec.Struct, frozen=True, kw_only=True, tag="plain"):
     """Base64; only in what the reference hands to the candidate, never in what the candidate returns."""
 
 
-class SequenceNode(msgspec.Struct, frozen=True, kw_only=True, tag="sequence"):
+class SequenceNode(msgspec.Struct, frozen=True, kw_only=True, tag_field="node", tag="sequence"):
     """A list or tuple; the two count as the same."""
 
     type: Literal["list", "tuple"]
     items: tuple[Tree, ...]
 
 
-class MappingNode(msgspec.Struct, frozen=True, kw_only=True, tag="mapping"):
+class MappingNode(msgspec.Struct, frozen=True, kw_only=True, tag_field="node", tag="mapping"):
     """A dict, in its own order; the order does not count."""
 
     items: tuple[tuple[str, Tree], ...]

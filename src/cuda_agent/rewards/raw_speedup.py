@@ -24,7 +24,5 @@ def raw_speedup(verdict: Verdict) -> Reward:
     if verdict.timing is not None:
         for speedup in verdict.timing.speedups:
             if speedup.baseline == "compiled":
-                return Reward(
-                    value=speedup.device.point, rule=RULE, why=f"{speedup.device.point:.3f}x compiled"
-                )
+                return Reward(value=speedup.device.point, rule=RULE, why=f"{speedup.device.point:.3f}x compiled")
     return Reward(value=None, rule=RULE, why="no signal: correct, but no time against compiled was measured")

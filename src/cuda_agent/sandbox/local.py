@@ -146,18 +146,14 @@ class LocalSandbox:
             self._private = tempfile.TemporaryDirectory(prefix="cuda-agent-zygote-")
             return Path(self._private.name), "private"
         runtime = os.environ.get("XDG_RUNTIME_DIR")
-        folder = (
-            Path(runtime) / "cuda-agent" if runtime and Path(runtime).is_dir() else cache_folder() / "zygote"
-        )
+        folder = Path(runtime) / "cuda-agent" if runtime and Path(runtime).is_dir() else cache_folder() / "zygote"
         key = zygote_key(self._environment)
         if len(os.fspath(folder / f"{key}.socket")) > _LONGEST_SOCKET_PATH:
             folder = Path(tempfile.gettempdir()) / f"cuda-agent-{os.getuid()}"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.lstat()
         if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            raise MachineError(
-                f"{folder} should be a folder of ours and is not; remove it or set XDG_RUNTIME_DIR"
-            )
+            raise MachineError(f"{folder} should be a folder of ours and is not; remove it or set XDG_RUNTIME_DIR")
         if stat.S_IMODE(found.st_mode) != 0o700:
             folder.chmod(0o700)
         return folder, key

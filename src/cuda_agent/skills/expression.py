@@ -202,8 +202,7 @@ class Arena:
         def spread(ref: Ref) -> Expression:
             before = (ZERO,) * missing + ref.strides
             strides = tuple(
-                ZERO if own[index].value == 1 and size.value != 1 else before[index]
-                for index, size in enumerate(shape)
+                ZERO if own[index].value == 1 and size.value != 1 else before[index] for index, size in enumerate(shape)
             )
             return self.ref(ref.source, ref.dtype, shape, strides, ref.offset)
 

@@ -15,7 +15,7 @@ def main(folder: Path, channel: socket.socket) -> None:
     """Answer `request.json` (an `InspectRequest`) with `result.json` (an `InspectReply`)."""
     request = codec.read(folder / "request.json", InspectRequest)
     try:
-        reply = InspectReply(description=describe(request.source))
+        reply = InspectReply(description=describe(request.source, gpu=request.gpu))
     except ProblemError as error:
         reply = InspectReply(problem=str(error))
     codec.write(folder / "result.json", reply)

@@ -54,7 +54,7 @@ class LoadedProblem:
         Raises:
             ProblemError: the file can't be used; one paragraph.
         """
-        self._source = source
+        self.source = source
         self._device = device
         self._module = _load(source)
         self._shapes = shapes
@@ -69,6 +69,7 @@ class LoadedProblem:
                 )
             if smaller != source:
                 self.derived_shapes = True
+                self.source = smaller
                 self._module = _load(smaller)
         prefix = "get_cpu_" if shapes == "cpu" and hasattr(self._module, "get_cpu_inputs") else "get_"
         self._init = getattr(self._module, f"{prefix}init_inputs", None) or getattr(
@@ -215,8 +216,10 @@ class LoadedProblem:
             _raise_problem(what, error)
 
 
-def describe(source: str) -> ProblemDescription:
+def describe(source: str, *, gpu: bool = True) -> ProblemDescription:
     """Load a problem, run its reference once at CPU shapes, and return what was seen.
+
+    Without `gpu` the cases for a GPU are left out, which saves the seconds that meta tensors cost at first.
 
     Raises:
         ProblemError: it can't be used.
@@ -244,8 +247,10 @@ def describe(source: str) -> ProblemDescription:
         cases.append(Case(name=name, origin=origin, inputs=_specs(inputs), outputs=_specs(outputs)))
     if len(cases) == 1:
         cases += _batch_case(problem, model, cases[0])
-    declared = LoadedProblem(source, shapes="gpu", device="meta")
-    gpu_cases = _gpu_cases(declared, batched=any(case.name.startswith(BATCH_CASE) for case in cases))
+    gpu_cases: tuple[Case, ...] = ()
+    if gpu:
+        declared = LoadedProblem(source, shapes="gpu", device="meta")
+        gpu_cases = _gpu_cases(declared, batched=any(case.name.startswith(BATCH_CASE) for case in cases))
     state = model.state_dict()
     init_inputs = problem.init_inputs()
     return ProblemDescription(
@@ -253,6 +258,7 @@ def describe(source: str) -> ProblemDescription:
         tolerance=problem.tolerance,
         cpu_cases=tuple(cases),
         gpu_cases=gpu_cases,
+        cpu_source=problem.source if problem.derived_shapes else "",
         fixed_shape=len(cases) == 1,
         init_inputs=_specs(list(init_inputs.values()) if isinstance(init_inputs, dict) else init_inputs),
         parameter_count=sum(value.numel() for value in state.values() if isinstance(value, torch.Tensor)),
@@ -298,8 +304,9 @@ def _load(source: str) -> ModuleType:
 def _raise_problem(what: str, error: BaseException) -> NoReturn:
     line = _line(error, None)
     place = f" at problem.py:{line}" if line else ""
+    what = what if what.partition(" ")[0].endswith(")") else what[0].upper() + what[1:]
     text = str(error).strip().replace("\n", " ")[:600]
-    raise ProblemError(f"{what[0].upper() + what[1:]} raised {type(error).__name__}{place}: {text}") from error
+    raise ProblemError(f"{what} raised {type(error).__name__}{place}: {text}") from error
 
 
 def _line(error: BaseException, file: Path | None) -> int:

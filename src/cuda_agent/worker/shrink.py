@@ -8,10 +8,13 @@ The constants are those assigned at module level and the literals in `get_inputs
 from __future__ import annotations
 
 import ast
+import math
+import time
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -19,6 +22,8 @@ SMALLEST = 16
 """Numbers up to this are left alone: kernel sizes, strides, channels of images, heads."""
 MOST_FLOPS = 60_000_000
 """Most floating-point operations of matrix products and convolutions in one forward pass."""
+LONGEST_FORWARD_S = 0.1
+"""Longest forward pass, on this machine's cores, that counts as small."""
 MOST_REAL_ELEMENTS = 4_000_000
 """Most elements of inputs with which a module that can't run on meta tensors is tried on the CPU."""
 _FUNCTIONS = ("get_inputs", "get_init_inputs", "get_input_variants")
@@ -30,6 +35,8 @@ def shrink(source: str, elements: int) -> str | None:
     The text is unchanged when it fits already, or when it does not run at all (running it says why); None when it
     can't be made to fit. Lines keep their numbers.
     """
+    if _runs_small(source, elements):
+        return source
     literals = _literals(ast.parse(source))
     sizes = {value: value for _, value in literals}
     frozen: set[int] = set()
@@ -54,6 +61,61 @@ def shrink(source: str, elements: int) -> str | None:
             continue
         text = smaller
     return None
+
+
+class _TooLarge(Exception):
+    """More elements than allowed were about to be allocated."""
+
+
+class _Counting(TorchFunctionMode):
+    """Counts the elements of every tensor a function makes, and stops before there are too many.
+
+    Sizes are looked at before the call, so that a problem of many gigabytes costs nothing.
+    """
+
+    def __init__(self, limit: int) -> None:
+        super().__init__()
+        self._left = limit
+
+    def __torch_function__(
+        self, function: Any, types: Any, arguments: tuple[Any, ...] = (), keywords: dict[str, Any] | None = None
+    ) -> Any:
+        keywords = keywords or {}
+        if getattr(function, "__name__", "") in _FACTORIES:
+            size = keywords.get("size", arguments)
+            numbers = [n for part in size for n in (part if isinstance(part, list | tuple) else (part,))]
+            self._left -= math.prod(n for n in numbers if type(n) is int and n > 0)
+            if self._left < 0:
+                raise _TooLarge
+        result = function(*arguments, **keywords)
+        if getattr(function, "__name__", "") in _PRODUCTS and isinstance(result, torch.Tensor):
+            # A bound on the work of products and convolutions: every output element reads one operand's rows.
+            self._left -= result.numel()
+            if self._left < 0:
+                raise _TooLarge
+        return result
+
+
+_FACTORIES = frozenset(["empty", "rand", "randn", "randint", "zeros", "ones", "full", "arange", "linspace", "eye", "normal", "randperm"])
+_PRODUCTS = frozenset(["matmul", "linear", "bmm", "mm", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention", "einsum"])
+
+
+def _runs_small(source: str, elements: int) -> bool:
+    """Whether the problem runs for real within `elements` and `MOST_FLOPS`-like work, found without meta tensors.
+
+    Meta tensors cost seconds the first time in a process; most files that a person tries are small already.
+    """
+    namespace: dict[str, Any] = {"__name__": "problem"}
+    try:
+        with _Counting(elements), torch.no_grad():
+            exec(compile(source, "problem.py", "exec"), namespace)
+            model = _model(namespace).eval()
+            inputs = namespace["get_inputs"]()
+            started = time.monotonic()
+            model(*inputs)
+        return time.monotonic() - started < LONGEST_FORWARD_S
+    except Exception:  # too large, or it does not run; measured the slow way then
+        return False
 
 
 @dataclass(frozen=True)
