@@ -94,8 +94,8 @@ def verdict_table(evidence: Evidence, *, cost: str) -> Table:
     timing = verdict.timing if isinstance(verdict, Passed) else None
     for name, value in _time_rows(timing):
         table.add_row(name, value)
-    value = evidence.reward.value
-    table.add_row("reward", f"{'none' if value is None else f'{value:g}'}  ({evidence.reward.why})")
+    reward = evidence.reward
+    table.add_row("reward", f"{'none' if reward.value is None else f'{reward.value:g}'}  ({reward.why})")
     table.add_row("cost", cost)
     if not isinstance(verdict, Passed):
         table.add_row("why", verdict.message)

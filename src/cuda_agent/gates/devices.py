@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
@@ -11,6 +12,7 @@ import msgspec
 
 from cuda_agent.errors import DeviceError
 from cuda_agent.records.evidence import Device
+from cuda_agent.records.timing import DeviceState
 
 EMULATED = Device(
     name="emulated", model="emulated device (CPU)", architecture="compute_90", driver="", multiprocessors=0
@@ -111,3 +113,53 @@ def _device(nvml: ModuleType, index: int, driver: str) -> Device:
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
+
+
+def device_state(device: Device) -> DeviceState | None:
+    """Return clocks, temperature, power and throttling of a CUDA device; None where NVML can't be read."""
+    try:
+        import pynvml
+    except ImportError:
+        return None
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        handle = pynvml.nvmlDeviceGetHandleByIndex(int(device.name.removeprefix("cuda:")))
+        power = _read(pynvml, lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
+        return DeviceState(
+            sm_clock_mhz=_read(pynvml, lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),
+            memory_clock_mhz=_read(pynvml, lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_MEM)),
+            temperature_c=_read(pynvml, lambda: pynvml.nvmlDeviceGetTemperature(handle, pynvml.NVML_TEMPERATURE_GPU)),
+            power_w=None if power is None else power / 1000,
+            throttle_reasons=_throttle_reasons(
+                _read(pynvml, lambda: pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+            ),
+        )
+    except pynvml.NVMLError:
+        return None
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _read(nvml: ModuleType, action: Callable[[], int]) -> int | None:
+    try:
+        return action()
+    except nvml.NVMLError:
+        return None
+
+
+# Bits of nvmlDeviceGetCurrentClocksThrottleReasons; "idle" and "applications clocks" hold nothing down.
+# Source: nvml.h, nvmlClocksThrottleReasons.
+_THROTTLE_BITS = {
+    0x4: "sw power cap",
+    0x8: "hw slowdown",
+    0x20: "sw thermal slowdown",
+    0x40: "hw thermal slowdown",
+    0x80: "hw power brake",
+}
+
+
+def _throttle_reasons(bits: int | None) -> tuple[str, ...] | None:
+    return None if bits is None else tuple(name for bit, name in _THROTTLE_BITS.items() if bits & bit)

@@ -52,14 +52,19 @@ class RunFolder:
         self.run = run
         self.turns: Journal[Turn] = Journal(path / "episode.jsonl", Turn)
 
+    @staticmethod
+    def check_free(path: Path) -> None:
+        """Raise `UserError` when `path` already holds something."""
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise UserError(
+                f"--out {path}: it already exists and is not empty. Name another folder, or continue that run with "
+                "--resume."
+            )
+
     @classmethod
     def create(cls, path: Path, run: Run) -> RunFolder:
         """Make the folder; raises `UserError` when it already holds something."""
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise UserError(
-                f"--out {path}: it already exists and is not empty. Name another folder, or continue that "
-                "run with --resume."
-            )
+        cls.check_free(path)
         path.mkdir(parents=True, exist_ok=True)
         (path / "problem.py").write_text(run.problem.source, encoding="utf-8")
         codec.write(path / "run.json", run)

@@ -72,7 +72,7 @@ def load_extension(library: str, *, emulated: bool) -> ModuleType:
         sys.setdlopenflags(before)
 
 
-def construct(module: ModuleType, init_inputs: Sequence[Any], *, device: str, training: bool) -> torch.nn.Module:
+def construct(module: ModuleType, init_inputs: Sequence[Any] | Mapping[str, Any], *, device: str, training: bool) -> torch.nn.Module:
     """Return `ModelNew(*init_inputs)` on `device` in the problem's mode, before any weights are loaded.
 
     Raises:

@@ -96,8 +96,12 @@ class _Counting(TorchFunctionMode):
         return result
 
 
-_FACTORIES = frozenset(["empty", "rand", "randn", "randint", "zeros", "ones", "full", "arange", "linspace", "eye", "normal", "randperm"])
-_PRODUCTS = frozenset(["matmul", "linear", "bmm", "mm", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention", "einsum"])
+_FACTORIES = frozenset(
+    ["empty", "rand", "randn", "randint", "zeros", "ones", "full", "arange", "linspace", "eye", "normal", "randperm"]
+)
+_PRODUCTS = frozenset(
+    ["matmul", "linear", "bmm", "mm", "conv1d", "conv2d", "conv3d", "scaled_dot_product_attention", "einsum"]
+)
 
 
 def _runs_small(source: str, elements: int) -> bool:
