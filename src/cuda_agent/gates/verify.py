@@ -56,7 +56,6 @@ from cuda_agent.records.verification import (
     MappingNode,
     OutputStats,
     PlainLeaf,
-    Quit,
     Raised,
     ReferenceFailed,
     ReferenceReady,
@@ -72,13 +71,17 @@ from cuda_agent.records.verification import (
 )
 from cuda_agent.sandbox.contract import RunningJob, Sandbox
 
-LOAD_LIMIT_S = 120.0
-"""Longest wait for a candidate to import and construct; imports of torch happened before."""
-CALL_LIMIT_S = {"emulated": 180.0, "cuda": 60.0}
-"""Longest wait for one call; on a CUDA device it grows with the reference's own time."""
+LOAD_LIMIT_S = 60.0
+"""Longest wait for a candidate to import and construct; torch was imported before."""
+CALL_LIMIT_S = {"emulated": 120.0, "cuda": 60.0}
+"""Longest wait for one call. On the emulated device one launch may take 60 s, half of it."""
 SLOWEST = 100.0
 """A call may take this many times the reference's."""
+LAUNCH_LIMIT_S = 60.0
+"""The emulated device's own limit for one launch."""
 REFERENCE_LIMIT_S = 300.0
+WITHOUT_CUDA = ("not compiled with CUDA", "NVIDIA driver", "No CUDA GPUs", "CUDA driver", "is_cuda")
+"""What errors of candidates say that insist on CUDA tensors."""
 SMALLEST_SHARE = 1e-3
 """The absolute bound counts at least this share of the size that outputs have on inputs as given, so that a result of
 1e-12 where zero is expected is not an error."""
@@ -92,6 +95,8 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     errors: tuple[OutputError, ...]
     trials: int
     seconds: float
+    notes: tuple[str, ...] = ()
+    """Checks that could not run, and comparisons without a float64 oracle, one sentence each."""
 
 
 class _Stop(Exception):
@@ -203,6 +208,8 @@ class _Conversation:
         self._on_progress = on_progress
         self._parties: list[_Party] = []
         self._plain_stats: dict[str, tuple[OutputStats, ...]] = {}
+        self._notes: list[str] = []
+        self._launches: int | None = None
         self._reference_s = 0.0
         self._seconds = 0.0
         self._where = ""
@@ -260,7 +267,10 @@ class _Conversation:
         trials = protocols.plan(self._protocol, self._description, device=self._device, seed=self._seed)
         ready = self._ask_reference(None, ReferenceReady)
         weights = {0: self._make_weights(0)}
-        self._ask_candidate(None, CandidateLoaded, LOAD_LIMIT_S)
+        if not self._ask_candidate(None, CandidateLoaded, LOAD_LIMIT_S).poison_works:
+            self._note(
+                "Unwritten memory can't be filled with garbage by this C library, so unwritten outputs may pass."
+            )
         self._ask_candidate(Construct(init_inputs=ready.init_inputs, training=ready.training), Done, LOAD_LIMIT_S)
         loaded = -1
         errors: list[OutputError] = []
@@ -269,7 +279,7 @@ class _Conversation:
             if trial.weights not in weights:
                 weights[trial.weights] = self._make_weights(trial.weights)
             made = weights[trial.weights]
-            if loaded != trial.weights and made.names:
+            if loaded != trial.weights:
                 self._where = "loading weights"
                 self._ask_candidate(LoadWeights(names=made.names, tensors=made.tensors), Done, LOAD_LIMIT_S)
             loaded = trial.weights
@@ -277,9 +287,18 @@ class _Conversation:
             if found is not None:
                 errors += found
                 done += 1
-        for party in self._parties:
-            party.link.send(Quit())
-        return Verified(errors=tuple(errors), trials=done, seconds=self._seconds)
+        if self._launches == 0:
+            message = (
+                f"None of {done} calls launched a kernel, so the results are torch's own. Call a launcher from "
+                "cuda_extension in forward()."
+            )
+            raise _Stop(BrokeContract(gate="verify", check="own kernels", message=message))
+        return Verified(errors=tuple(errors), trials=done, seconds=self._seconds, notes=tuple(self._notes))
+
+    def _note(self, text: str) -> None:
+        if text not in self._notes:
+            self._notes.append(text)
+            self._on_progress(text)
 
     def _make_weights(self, number: int) -> WeightsMade:
         seed = protocols.weights_seed(self._protocol, self._seed, number)
@@ -318,6 +337,7 @@ class _Conversation:
                 trial,
             )
             self._seconds += called.seconds
+            self._launches = called.launches
             outside = any(not self._is_ours(file) for file in called.outputs.tensors)
             taken = None
             if not outside and all(kind == "Tensor" for kind in called.types):
@@ -332,12 +352,14 @@ class _Conversation:
                         "against. Remove the randomness from Model.forward.",
                     )
                 )
+            if self._protocol.oracle and expected.oracle != "float64":
+                self._note(f"Results are compared with the reference itself: {expected.no_oracle_why}.")
             self._reference_s = max(self._reference_s, expected.seconds)
             self._check_structure(trial, made, called, expected)
             if taken is None or taken.unreadable:
                 why = taken.unreadable if taken else "the result lies outside the folder for results"
                 raise _Stop(self._contract(trial, "output bytes", f"The result can't be read: {why}."))
-            return self._check_values(trial, called, expected)
+            return self._check_values(trial, made, called, expected, taken)
         finally:
             self._forget(trial)
 
@@ -387,7 +409,8 @@ class _Conversation:
                 bounds.append(Bound(rtol=declared.rtol, atol=declared.atol))
                 continue
             rtol = protocols.calibrated_rtol(self._protocol, stats, self._description.precision)
-            if rtol > protocols.LARGEST_BOUND and trial.distribution == "as given" and stats.floating:
+            base = protocols.base_rtol(self._protocol, stats.dtype, self._description.precision)
+            if rtol > max(base, protocols.LARGEST_BOUND) and trial.distribution == "as given" and stats.floating:
                 raise _Stop(
                     ProblemFault(
                         gate="verify",
@@ -467,7 +490,9 @@ class _Conversation:
                 )
             )
 
-    def _check_values(self, trial: Trial, called: Called, expected: Expected) -> list[OutputError]:
+    def _check_values(
+        self, trial: Trial, made: InputsMade, called: Called, expected: Expected, taken: Taken
+    ) -> list[OutputError]:
         bounds = self._bounds(trial, expected)
         if trial.distribution == "as given":
             self._plain_stats.setdefault(trial.case, expected.stats)
@@ -485,7 +510,7 @@ class _Conversation:
         errors = []
         for index, (facts, stats, bound) in enumerate(zip(compared.facts, expected.stats, bounds, strict=True)):
             if facts.bad:
-                raise _Stop(self._wrong(trial, index, len(bounds), facts, called.outputs.tensors[index], bound))
+                raise _Stop(self._wrong(trial, made, index, facts, called, bound, taken.same_as[index]))
             if stats.floating:
                 errors.append(
                     OutputError(
@@ -502,8 +527,18 @@ class _Conversation:
                 )
         return errors
 
-    def _wrong(self, trial: Trial, index: int, count: int, facts: Facts, file: TensorFile, bound: Bound) -> WrongOutput:
-        name = f"output {index}" if count > 1 else "the output"
+    def _wrong(
+        self,
+        trial: Trial,
+        made: InputsMade,
+        index: int,
+        facts: Facts,
+        called: Called,
+        bound: Bound,
+        same_as: int | None,
+    ) -> WrongOutput:
+        name = f"output {index}" if len(called.outputs.tensors) > 1 else "the output"
+        file = called.outputs.tensors[index]
         error = "" if facts.max_abs_error is None else f", largest error {facts.max_abs_error:.3g}"
         allowed = (
             f" (allowed: {bound.atol:.2g} + {bound.rtol:.2g} x |expected|)" if facts.max_abs_error is not None else ""
@@ -512,7 +547,8 @@ class _Conversation:
         text = (
             f"{name[0].upper()}{name[1:]} differs at {list(facts.first_bad)}: expected {facts.expected}, got {facts.got}; "
             f"{facts.bad} of {facts.total} values are wrong{error}{allowed}. Case '{trial.case}'{values}: {name} is "
-            f"{_shape(file)}. {_hint(facts, file.shape)}Replay with --seed {self._seed}."
+            f"{_shape(file)}, inputs {_inputs(made)}. {_hint(facts, file.shape, same_as)}"
+            f"Replay with --seed {self._seed}."
         )
         return WrongOutput(
             gate="verify",
@@ -594,7 +630,13 @@ class _Conversation:
         where = f" ({reply.where})" if reply.where else ""
         message = f"The candidate raised {place}{where}: {reply.error}"
         if reply.fault and reply.fault not in message:
-            message += f" The device says: {reply.fault}"
+            message += f". The device says: {reply.fault}"
+        message = message.rstrip(". ") + "."
+        if self._device == "emulated" and any(text in reply.error for text in WITHOUT_CUDA):
+            message += (
+                " On the emulated device tensors lie on the CPU: take the device from the inputs (x.device), and don't "
+                "ask for CUDA by name."
+            )
         if reply.check == "unsupported":
             return MachineFault(
                 gate="verify",
@@ -603,6 +645,8 @@ class _Conversation:
             )
         if reply.check in ("no ModelNew", "parameters"):
             return BrokeContract(gate="verify", check=reply.check, message=reply.error, case=case, seed=seed)
+        if reply.check == "time":
+            return TimedOut(gate="verify", check="launch time", message=message, limit_s=LAUNCH_LIMIT_S)
         if reply.check == "disk full":
             return MachineFault(gate="verify", check="disk full", message=message)
         if seed is not None:
@@ -646,12 +690,26 @@ def _shape(file: TensorFile) -> str:
     return f"{file.dtype}{list(file.shape)}"
 
 
-def _hint(facts: Facts, shape: Sequence[int]) -> str:
+def _inputs(made: InputsMade) -> str:
+    def text(tree: Tree) -> str:
+        if isinstance(tree, TensorLeaf):
+            return _shape(made.inputs.tensors[tree.index])
+        if isinstance(tree, PlainLeaf):
+            return tree.text
+        return _kind(tree)
+
+    tree = made.inputs.tree
+    return ", ".join(map(text, tree.items)) if isinstance(tree, SequenceNode) else text(tree)
+
+
+def _hint(facts: Facts, shape: Sequence[int], same_as: int | None) -> str:
     """Say what the pattern of bad values suggests, empty when it suggests nothing."""
-    if facts.poisoned > 0.9 * facts.bad:
-        return "These values were never written: they hold the pattern that fresh memory is filled with. "
     parts = []
-    if facts.poisoned:
+    if same_as is not None and not facts.poisoned and facts.zeros < facts.bad:
+        parts.append(f"The result of trial {same_as + 1} had the very same bytes: don't keep results between calls. ")
+    if facts.poisoned > 0.9 * facts.bad:
+        parts.append("These values were never written: they hold the pattern that fresh memory is filled with. ")
+    elif facts.poisoned:
         parts.append(f"{facts.poisoned} of them were never written. ")
     if facts.bad < facts.total and len(facts.low) == len(shape):
         for axis, (low, high, size) in enumerate(zip(facts.low, facts.high, shape, strict=True)):

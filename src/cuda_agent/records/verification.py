@@ -53,7 +53,7 @@ class SequenceNode(msgspec.Struct, frozen=True, kw_only=True, tag_field="node", 
 
 
 class MappingNode(msgspec.Struct, frozen=True, kw_only=True, tag_field="node", tag="mapping"):
-    """A dict, in its own order; the order does not count."""
+    """A dict; in its own order when it goes to a candidate, by key when results are compared."""
 
     items: tuple[tuple[str, Tree], ...]
     """Keys by their repr."""
@@ -188,7 +188,8 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True, tag="expected"):
     file_dtypes: tuple[str, ...]
     """dtype in each file."""
     alternatives: tuple[TensorFile | None, ...]
-    """For integer outputs where the oracle differs from the reference (a near tie): the oracle's result."""
+    """Where the oracle differs from the reference in a way that a good candidate may too: its integers (a near tie),
+    or its floats where the reference overflowed. Either result is right."""
     stats: tuple[OutputStats, ...]
     oracle: Literal["float64", "reference"]
     no_oracle_why: str
@@ -293,6 +294,8 @@ class Called(msgspec.Struct, frozen=True, kw_only=True, tag="called"):
     """(output, input) pairs that share memory."""
     earlier_changed: tuple[int, ...]
     """Outputs of the call before whose values this call changed."""
+    launches: int | None
+    """Kernels that the emulated device ran since the process started; None elsewhere."""
     seconds: float
 
 
@@ -300,7 +303,7 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True, tag="raised"):
     """The candidate raised; the process ends after it."""
 
     stage: Literal["import", "construct", "parameters", "call", "read"]
-    check: Literal["raised", "no ModelNew", "parameters", "unsupported", "out of memory", "disk full"]
+    check: Literal["raised", "no ModelNew", "parameters", "fault", "unsupported", "time", "out of memory", "disk full"]
     error: str
     """Exception type and message."""
     where: str

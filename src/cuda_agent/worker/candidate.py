@@ -40,7 +40,11 @@ LARGE_BYTES = 8 << 30
 """Inputs above this size are freed before the next ones are made, at the price of equal addresses."""
 
 _Stage = Literal["import", "construct", "parameters", "call", "read"]
-_Check = Literal["raised", "no ModelNew", "parameters", "unsupported", "out of memory", "disk full"]
+_Check = Literal["raised", "no ModelNew", "parameters", "fault", "unsupported", "time", "out of memory", "disk full"]
+
+
+class _Faulted(Exception):
+    """The emulated device faulted, and the candidate hid the error that its launcher raised."""
 
 
 def main(folder: Path, channel: socket.socket) -> None:
@@ -68,7 +72,7 @@ class _Session:
         try:
             self._load()
             while True:
-                command = self._link.receive(CandidateCommand)
+                command: CandidateCommand = self._link.receive(CandidateCommand)
                 if isinstance(command, Quit):
                     return
                 if isinstance(command, Construct):
@@ -134,6 +138,9 @@ class _Session:
             if not self._on_device():
                 poison.poison_host(0)
         seconds = time.monotonic() - started
+        fault = self._fault()
+        if fault is not None:
+            raise _Faulted(f"a launch failed and the error was caught: {fault.message}")
         self._link.send(self._report(command, result, tensors, seconds))
 
     def _place_inputs(self, command: Call) -> tuple[list[Any], list[torch.Tensor]]:
@@ -188,6 +195,7 @@ class _Session:
             changed_inputs=self._changed(inputs, command.inputs.tensors),
             shared_inputs=values.shared_memory(plain, inputs) if readable else (),
             earlier_changed=earlier_changed,
+            launches=None if self._emulator is None else self._emulator.counters()["launches"],
             seconds=seconds,
         )
 
@@ -210,9 +218,10 @@ class _Session:
         elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT) and self._stage == "read":
             check = "disk full"
         fault = self._fault()
-        if fault is not None and "unsupported" in str(fault.kind):
-            check = "unsupported"
-        name = "" if check in ("no ModelNew", "parameters") else f"{type(error).__name__}: "
+        if fault is not None:
+            check = "unsupported" if fault.kind == "unsupported" else "time" if fault.kind == "timeout" else "fault"
+        bare = check in ("no ModelNew", "parameters") or isinstance(error, _Faulted)
+        name = "" if bare else f"{type(error).__name__}: "
         return Raised(
             stage=self._stage,
             check=check,

@@ -72,7 +72,9 @@ def load_extension(library: str, *, emulated: bool) -> ModuleType:
         sys.setdlopenflags(before)
 
 
-def construct(module: ModuleType, init_inputs: Sequence[Any] | Mapping[str, Any], *, device: str, training: bool) -> torch.nn.Module:
+def construct(
+    module: ModuleType, init_inputs: Sequence[Any] | Mapping[str, Any], *, device: str, training: bool
+) -> torch.nn.Module:
     """Return `ModelNew(*init_inputs)` on `device` in the problem's mode, before any weights are loaded.
 
     Raises:
@@ -88,15 +90,25 @@ def construct(module: ModuleType, init_inputs: Sequence[Any] | Mapping[str, Any]
 
 
 def load_weights(model: torch.nn.Module, state: Mapping[str, torch.Tensor]) -> None:
-    """Load the reference's `state` strictly; hooks that translate names count.
+    """Load the reference's `state`; hooks that translate names count.
+
+    Strict but for one thing: buffers that only `model` has keep their values. They hold constants of its own, and
+    what it derives from parameters into them is tried with other parameters later.
 
     Raises:
         ParametersDiffer: names or shapes don't fit.
     """
     try:
-        model.load_state_dict(dict(state), strict=True)
+        left: Any = model.load_state_dict(dict(state), strict=False)
     except RuntimeError as error:
-        raise ParametersDiffer(_difference(model, state, error)) from error
+        raise ParametersDiffer(_difference(model, state, str(error))) from error
+    # A candidate's own load_state_dict may return nothing; it has then seen to its weights itself.
+    unexpected = list(getattr(left, "unexpected_keys", ()))
+    buffers = {name for name, _ in model.named_buffers()}
+    missing = [name for name in getattr(left, "missing_keys", ()) if name in state or name not in buffers]
+    if missing or unexpected:
+        found = f"not loaded: {', '.join(missing)}; not taken: {', '.join(unexpected)}"
+        raise ParametersDiffer(_difference(model, state, found))
 
 
 def where(error: BaseException, folder: Path) -> str:
@@ -124,10 +136,11 @@ def _import_file(name: str, path: str) -> ModuleType:
     return module
 
 
-def _difference(model: torch.nn.Module, state: Mapping[str, torch.Tensor], error: RuntimeError) -> str:
+def _difference(model: torch.nn.Module, state: Mapping[str, torch.Tensor], error: str) -> str:
     own = model.state_dict()
+    buffers = {name for name, _ in model.named_buffers()}
     missing = [f"{name} {_kind(value)}" for name, value in state.items() if name not in own]
-    extra = [f"{name} {_kind(value)}" for name, value in own.items() if name not in state]
+    extra = [f"{name} {_kind(value)}" for name, value in own.items() if name not in state and name not in buffers]
     shaped = [
         f"{name} is {_kind(own[name])} and should be {_kind(value)}"
         for name, value in state.items()
@@ -141,11 +154,11 @@ def _difference(model: torch.nn.Module, state: Mapping[str, torch.Tensor], error
     if shaped:
         parts.append("; ".join(shaped))
     if not parts:
-        parts.append(str(error).strip())
+        parts.append(error.strip())
     text = ". ".join(parts)
     return (
-        f"the reference's state_dict does not fit ModelNew: {text}. Give parameters and buffers the names and shapes "
-        "that Model has (derived tensors as register_buffer(..., persistent=False)), or translate names in a "
+        f"The reference's state_dict does not fit ModelNew: {text}. Give parameters and buffers the names and shapes "
+        "that Model has (tensors derived from them: register_buffer(..., persistent=False)), or translate names in a "
         "load_state_dict pre-hook."
     )
 

@@ -85,10 +85,14 @@ def _change(tensor: torch.Tensor, distribution: Distribution, generator: torch.G
             part.mul_(signs.to(device=part.device, dtype=part.dtype).mul_(2).sub_(1))
     elif distribution == "late spike":
         # The last element of every third row, and of the last: an online reduction must rescale, a tail must count.
+        # Heights differ, so that an index of a maximum along another dimension is no matter of taste.
         rows = _rows(tensor)
         height = SPIKE * float(rows.abs().max())
-        rows[::3, -1] = height
-        rows[-1, -1] = height
+        chosen = torch.arange(0, rows.shape[0], 3)
+        if chosen[-1] != rows.shape[0] - 1:
+            chosen = torch.cat([chosen, torch.tensor([rows.shape[0] - 1])])
+        steps = 1 - torch.randperm(chosen.numel(), generator=generator) / (2.0 * chosen.numel())
+        rows[chosen.to(rows.device), -1] = (height * steps).to(device=rows.device, dtype=rows.dtype)
     elif distribution == "constant rows":
         # One row in four only, so that the size of a normalised output is set by the others.
         rows = _rows(tensor)
@@ -105,4 +109,4 @@ def _parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     if tensor.dim() == 0:
         return [tensor]
     rows = max(1, (1 << 24) * tensor.shape[0] // max(1, tensor.numel()))
-    return list(tensor.split(rows))
+    return list(torch.split(tensor, rows))

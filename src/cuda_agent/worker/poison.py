@@ -42,7 +42,7 @@ def poison_device(device: str, byte: int, sizes: tuple[int, ...]) -> None:
     """
     free = [
         int(block["size"])
-        for segment in torch.cuda.memory_snapshot()
+        for segment in torch.cuda.memory_snapshot()  # type: ignore[no-untyped-call]
         if segment["device"] == torch.device(device).index
         for block in segment["blocks"]
         if block["state"] == "inactive"

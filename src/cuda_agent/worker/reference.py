@@ -76,7 +76,7 @@ class _Session:
             )
             self._link.send(ReferenceReady(init_inputs=init_inputs, training=self._problem.training))
             while True:
-                command = self._link.receive(ReferenceCommand)
+                command: ReferenceCommand = self._link.receive(ReferenceCommand)
                 if isinstance(command, Quit):
                     return
                 if isinstance(command, MakeWeights):
@@ -105,7 +105,7 @@ class _Session:
             state = {name: value.clone() for name, value in self._weights[0].items()}
         changed = self._changeable(state)
         if command.number > 0:
-            _rerandomise(state, changed, command.seed)
+            _rerandomise(state, changed, self._twins(), command.seed)
         self._weights[command.number] = state
         folder = Path(self._request.handover)
         files = [
@@ -123,6 +123,18 @@ class _Session:
             for name, value in state.items()
             if value.is_floating_point() and (name in parameters or name.endswith(("running_mean", "running_var")))
         ]
+
+    def _twins(self) -> dict[str, str]:
+        """For a name whose tensor is also known by an earlier name (tied weights): that name."""
+        assert self._model is not None
+        first: dict[tuple[object, ...], str] = {}
+        twins = {}
+        for name, value in self._model.state_dict(keep_vars=True).items():
+            if isinstance(value, torch.Tensor) and value.numel():
+                place = (value.device, value.data_ptr(), value.dtype, tuple(value.shape), value.stride())
+                if first.setdefault(place, name) != name:
+                    twins[name] = first[place]
+        return twins
 
     def _load(self, number: int) -> torch.nn.Module:
         assert self._model is not None
@@ -307,21 +319,24 @@ def _call(model: torch.nn.Module, inputs: list[Any], state: int = GENERATOR_STAT
     started = time.monotonic()
     with torch.no_grad():
         result = model(*inputs)
-    if torch.cuda.is_initialized():
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.synchronize()
     return result, time.monotonic() - started
 
 
-def _rerandomise(state: dict[str, torch.Tensor], names: list[str], seed: int) -> None:
+def _rerandomise(state: dict[str, torch.Tensor], names: list[str], twins: dict[str, str], seed: int) -> None:
     """Change parameters in place so that none of them is neutral: no zero biases, no unit scales.
 
     Every element is multiplied by a number from [0.5, 1.5), which keeps signs and sizes (a variance stays
-    positive); tensors that are all zero get numbers from a normal distribution of width 0.1 instead.
+    positive); tensors that are all zero get numbers from a normal distribution of width 0.1 instead. Tied weights
+    stay equal.
     """
     generator = torch.Generator().manual_seed(seed)
     for name in names:
         value = state[name]
-        if bool((value == 0).all()):
+        if name in twins:
+            value.copy_(state[twins[name]])
+        elif bool((value == 0).all()):
             noise = torch.randn(value.shape, generator=generator) * 0.1
             value.copy_(noise)
         else:
@@ -334,13 +349,14 @@ def _expected(
 ) -> tuple[torch.Tensor, torch.Tensor | None, OutputStats]:
     """Merge reference and oracle into what is expected: the oracle's value, or the reference's NaN and infinity."""
     floating = output.is_floating_point() or output.is_complex()
-    base = {"dtype": values.dtype_name(output.dtype), "shape": tuple(output.shape), "floating": floating}
     if not floating:
         other = None
         if oracle is not None and oracle.dtype == output.dtype and not torch.equal(oracle, output):
             other = oracle
         stats = OutputStats(
-            **base,
+            dtype=values.dtype_name(output.dtype),
+            shape=tuple(output.shape),
+            floating=floating,
             rms=0.0,
             non_finite=0,
             overflowed=0,
@@ -356,39 +372,43 @@ def _expected(
     non_finite = overflowed = finite = 0
     squares = 0.0
     for start in range(0, flat_got.numel(), CHUNK):
-        part = flat_got[start : start + CHUNK]
-        fine = torch.isfinite(part)
-        value = part.double()
+        # Widened before anything else: torch lacks isfinite and arithmetic for the 8-bit types.
+        value = flat_got[start : start + CHUNK].double()
+        fine = torch.isfinite(value)
         if flat_oracle is not None:
             true = flat_oracle[start : start + CHUNK].double()
-            reachable = torch.isfinite(true.to(part.dtype))
+            reachable = torch.isfinite(true.to(output.dtype).double() if not output.is_complex() else true)
             overflowed += int((~fine & reachable).sum())
             value = torch.where(fine & torch.isfinite(true), true, value)
         flat_expected[start : start + CHUNK] = value
         kept = value[fine]
         squares += float(kept.square().sum())
         finite += kept.numel()
-        non_finite += part.numel() - kept.numel()
+        non_finite += value.numel() - kept.numel()
     rms = (squares / finite) ** 0.5 if finite else 0.0
     scaled, wrong = 0.0, 0.0
     if flat_oracle is not None:
         for start in range(0, flat_got.numel(), CHUNK):
-            part = flat_got[start : start + CHUNK]
-            fine = torch.isfinite(part)
+            value = flat_got[start : start + CHUNK].double()
+            fine = torch.isfinite(value)
             true = flat_expected[start : start + CHUNK][fine].double()
-            error = (part[fine].double() - true).abs()
+            error = (value[fine] - true).abs()
             wrong += float(error.square().sum())
             if error.numel() and rms > 0:
                 scaled = max(scaled, float((error / (true.abs() + rms)).max()))
     stats = OutputStats(
-        **base,
+        dtype=values.dtype_name(output.dtype),
+        shape=tuple(output.shape),
+        floating=floating,
         rms=rms,
         non_finite=non_finite,
         overflowed=overflowed,
         max_scaled_error=None if flat_oracle is None else scaled,
         relative_rms_error=None if flat_oracle is None else (wrong / squares) ** 0.5 if squares else 0.0,
     )
-    return expected, None, stats
+    # A candidate that does not overflow where the reference does is right as well.
+    finite_oracle = None if oracle is None or not overflowed else _real(oracle).to(wide)
+    return expected, finite_oracle, stats
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:

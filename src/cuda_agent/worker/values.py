@@ -82,7 +82,7 @@ def write_tensor(tensor: torch.Tensor, path: Path) -> TensorFile:
             for _, part in _parts(data):
                 if part.device.type != "cpu":
                     part = _staging(part.numel()).copy_(part)
-                _write_whole(file.fileno(), memoryview(part.numpy()))
+                _write_whole(file.fileno(), part.numpy().data)
     return record
 
 
@@ -106,11 +106,11 @@ def read_into(file: TensorFile, target: torch.Tensor) -> None:
     """Copy the bytes of `file` into the flat `uint8` tensor `target`; raises ValueError like `read_tensor`."""
     with _opened(file, target.numel()) as descriptor:
         if target.device.type == "cpu":
-            _read_whole(descriptor, memoryview(target.numpy()))
+            _read_whole(descriptor, target.numpy().data)
             return
         for start, part in _parts(target):
             staging = _staging(part.numel())
-            _read_whole(descriptor, memoryview(staging.numpy()))
+            _read_whole(descriptor, staging.numpy().data)
             target[start : start + part.numel()].copy_(staging)
 
 
@@ -120,7 +120,7 @@ def holds(tensor: torch.Tensor, file: TensorFile) -> bool:
     with _opened(file, now.numel()) as descriptor:
         for _, part in _parts(now):
             then = torch.empty(part.numel(), dtype=torch.uint8)
-            _read_whole(descriptor, memoryview(then.numpy()))
+            _read_whole(descriptor, then.numpy().data)
             if not torch.equal(part, then.to(part.device)):
                 return False
     return True
@@ -216,8 +216,9 @@ def _flatten(value: Any, tensors: list[torch.Tensor], pickled: bool) -> Tree:
         tensors.append(value)
         return TensorLeaf(index=len(tensors) - 1)
     if isinstance(value, dict):
-        items = tuple((repr(key), _flatten(item, tensors, pickled)) for key, item in value.items())
-        return MappingNode(items=items, pickled_keys=_pickled(list(value)) if pickled else "")
+        keys = list(value) if pickled else sorted(value, key=repr)
+        items = tuple((repr(key), _flatten(value[key], tensors, pickled)) for key in keys)
+        return MappingNode(items=items, pickled_keys=_pickled(keys) if pickled else "")
     if isinstance(value, list | tuple) and not isinstance(value, torch.Size):
         kind = "list" if isinstance(value, list) else "tuple"
         return SequenceNode(type=kind, items=tuple(_flatten(item, tensors, pickled) for item in value))  # type: ignore[arg-type]
