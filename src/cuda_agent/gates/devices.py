@@ -115,8 +115,12 @@ def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-def device_state(device: Device) -> DeviceState | None:
-    """Return clocks, temperature, power and throttling of a CUDA device; None where NVML can't be read."""
+def device_state(device: Device, uuid: str = "") -> DeviceState | None:
+    """Return clocks, temperature, power and throttling of a CUDA device; None where NVML can't be read.
+
+    `uuid` (`GPU-...`) names the device for certain; NVML's numbers differ from CUDA's where `CUDA_VISIBLE_DEVICES`
+    is set.
+    """
     try:
         import pynvml
     except ImportError:
@@ -126,7 +130,10 @@ def device_state(device: Device) -> DeviceState | None:
     except pynvml.NVMLError:
         return None
     try:
-        handle = pynvml.nvmlDeviceGetHandleByIndex(int(device.name.removeprefix("cuda:")))
+        if uuid:
+            handle = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+        else:
+            handle = pynvml.nvmlDeviceGetHandleByIndex(int(device.name.removeprefix("cuda:")))
         power = _read(pynvml, lambda: pynvml.nvmlDeviceGetPowerUsage(handle))
         return DeviceState(
             sm_clock_mhz=_read(pynvml, lambda: pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)),

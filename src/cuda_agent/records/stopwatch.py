@@ -29,10 +29,8 @@ class StopwatchRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Whether matrix products and convolutions of torch may use TF32."""
     seed: int
     """Of the weights; the same for every contender."""
-    input_seeds: tuple[int, ...]
-    """One a possible input set; as many sets are made, from the front, as fit into memory."""
     memory_share: float
-    """Share of the free device memory that input sets and the copies handed to the contender may take."""
+    """Share of the free device memory that input sets may take."""
     warm_up_s: float
     """Shortest warm-up, so that clocks have risen."""
     warm_up_limit_s: float
@@ -44,32 +42,38 @@ class StopwatchRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Prepare(msgspec.Struct, frozen=True, kw_only=True, tag="prepare"):
-    """Make inputs, build and warm up the contender."""
+    """Make input sets, build and warm up the contender."""
 
-    sets: int | None = None
-    """Number of input sets to make; None: as many as fit."""
+    seeds: tuple[int, ...]
+    """One an input set; at least two."""
+    exact: bool
+    """False: make as many sets, from the front and at least two, as fit into the share of memory."""
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True):
+    """What one call gets: the tensors of set `slot`, holding what `seed` draws."""
+
+    slot: int
+    seed: int
 
 
 class Round(msgspec.Struct, frozen=True, kw_only=True, tag="round"):
-    """Time calls: for each, once by device events and once by the host's clock, in turn."""
+    """Time calls: first some by device events, then some by the host's clock."""
 
-    device_sets: tuple[int, ...]
-    """Input set of each call timed by events."""
-    wall_sets: tuple[int, ...]
-    """Input set of each call timed by the host's clock."""
+    device: tuple[Input, ...]
+    wall: tuple[Input, ...]
     keep: int | None = None
-    """Index into `device_sets` of the call whose output is written to `keep_as`."""
-    keep_as: str = ""
-    """File stem, below the job's folder, of the kept output."""
+    """Index into `device` of the call whose outputs are kept, in `kept-<index>.bin` below the job's folder."""
     keep_seed: int = 0
     """Chooses which elements of a large output are kept."""
 
 
 class Check(msgspec.Struct, frozen=True, kw_only=True, tag="check"):
-    """Compute the outputs of one input set and compare them with kept ones that lie in the job's folder."""
+    """Compute the outputs for one input and compare them with kept ones that lie in the job's folder."""
 
-    set: int
+    input: Input
     kept: tuple[KeptOutput, ...]
+    keep_seed: int
     tolerance: float
     """An element is bad when |got - expected| > tolerance x (|expected| + rms(expected))."""
 
@@ -92,40 +96,36 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag="prepared"):
     call_us: float
     """Wall time of a call at the end of the warm-up; microseconds."""
     sets: int
-    gpu: str
+    """Input sets that were made."""
+    input_seconds: float
+    """Wall time of drawing one input set."""
+    changes_inputs: bool
+    """Whether a call writes to its inputs; they are drawn again before each call then."""
     gpu_uuid: str
     """`GPU-...`, empty where torch does not tell."""
-    torch: str
-    triton: str
-    """Empty where it is not installed."""
-    python: str
     l2_bytes: int
     fill_bytes_per_us: float
     """Bandwidth of writing the scratch buffer that evicts L2, from events."""
 
 
 class KeptOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """One output tensor of a kept call: every `stride`-th element of its flattening, from `offset` on."""
+    """One output tensor of a kept call, of which elements picked by the command's `keep_seed` lie in a file."""
 
-    file: str
-    """Name below the job's folder: raw little-endian elements."""
     dtype: str
     """torch's name without the prefix."""
     shape: tuple[int, ...]
-    offset: int
-    stride: int
 
 
 class RoundTimes(msgspec.Struct, frozen=True, kw_only=True, tag="round-times"):
-    """Times of one round."""
+    """Times of one round; microseconds."""
 
     device_us: tuple[float, ...]
     wall_us: tuple[float, ...]
     leftover_us: tuple[float, ...]
     """Per call timed by events: how long the device stayed busy after the end event. Work that the contender
     left on another stream shows here."""
-    tf32_kept: bool
-    """False when the contender changed torch's TF32 switches."""
+    changed: tuple[str, ...]
+    """What the contender changed in its process and should not have: TF32 switches, the current stream, clocks."""
     kept: tuple[KeptOutput, ...] = ()
 
 
@@ -174,13 +174,13 @@ class BaselineKey(msgspec.Struct, frozen=True, kw_only=True):
     precision: str
     gpu: str
     driver: str
+    cpu: str
+    """Model of the processor that launches."""
     torch: str
     triton: str
     python: str
     stopwatch: str
     """Hash of the source of the measuring process."""
-    rounds: int
-    calls_per_round: int
 
 
 class BaselineRun(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,8 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     start would put launch latency into the device time. As many as `device_us`; microseconds."""
     per_round: int = 1
     """Calls of one turn of the contender; samples of one turn are not independent of each other."""
+    from_cache: bool = False
+    """True when they were taken in an earlier run, side by side with the other cached ones."""
 
 
 class Interval(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,22 +1,21 @@
 """The process that times one contender on a CUDA device, a round at a time, when it is told to.
 
-Before every call the L2 cache is filled with something else and the inputs are another set, at other addresses. A
-device time comes from an event pair around the call: the fill before it is still running when the call is enqueued, so
-launch latency is hidden and the kernels alone are timed. A wall time starts with an idle device. Numbers from here
-are claims of the process that holds the contender.
+Before every call the L2 cache is filled with something else, and the inputs are those of another set, drawn afresh
+where that is quick. A device time comes from an event pair around the call: the fill before it is still running
+when the call is enqueued, which hides up to some 70 us of launch latency. A wall time starts with an idle device and
+ends with one. Numbers from here are claims of the process that holds the contender.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
+import gc
 import math
-import platform
 import socket
 import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import torch
 
@@ -28,6 +27,7 @@ from cuda_agent.records.stopwatch import (
     Command,
     Difference,
     Fell,
+    Input,
     KeptOutput,
     Prepare,
     Prepared,
@@ -38,10 +38,9 @@ from cuda_agent.records.stopwatch import (
 )
 from cuda_agent.records.verification import TensorFile
 from cuda_agent.worker import candidate_module, values
+from cuda_agent.worker.device_clock import CudaClock, now
 from cuda_agent.worker.problem_module import LoadedProblem
 
-SMALLEST_SCRATCH_BYTES = 256 << 20
-"""Bytes written before each call: at least this, and four times the L2 cache."""
 STEADY = 0.05
 """Warm-up is over when the medians of the last calls and of those before differ by less than this share."""
 STEADY_CALLS = 8
@@ -51,86 +50,84 @@ KEPT_ELEMENTS = 1 << 20
 _Stage = Literal["problem", "inputs", "build", "call", "check"]
 
 
+class Clock(Protocol):
+    """What a stopwatch needs of a device; `CudaClock` says what each does."""
+
+    l2_bytes: int
+    gpu_uuid: str
+
+    def free_bytes(self) -> int: ...
+    def idle(self) -> None: ...
+    def fill(self) -> None: ...
+    def fill_bytes_per_us(self) -> float: ...
+    def mark(self) -> Any: ...
+    def between_us(self, begin: Any, end: Any) -> float: ...
+    def changed(self) -> tuple[str, ...]: ...
+
+
 def main(folder: Path, channel: socket.socket) -> None:
     """Serve commands until told to quit or until a step raises."""
     request = codec.read(folder / "request.json", StopwatchRequest)
-    _Stopwatch(request, folder, Channel(channel)).serve()
+    serve(request, folder, Channel(channel), lambda: CudaClock(request.device))
+
+
+def serve(request: StopwatchRequest, folder: Path, link: Channel, clock: Callable[[], Clock]) -> None:
+    """Serve commands with the clock that `clock` makes."""
+    stopwatch = _Stopwatch(request, folder)
+    try:
+        stopwatch.clock = clock()
+        while True:
+            command: Any = link.receive(Command)
+            if isinstance(command, Quit):
+                return
+            if isinstance(command, Prepare):
+                link.send(stopwatch.prepare(command))
+            elif isinstance(command, Round):
+                link.send(stopwatch.round(command))
+            elif isinstance(command, Check):
+                link.send(stopwatch.check(command))
+    except (Exception, SystemExit) as error:
+        link.send(stopwatch.fell(error))
 
 
 class _Stopwatch:
-    def __init__(self, request: StopwatchRequest, folder: Path, link: Channel) -> None:
+    clock: Clock
+
+    def __init__(self, request: StopwatchRequest, folder: Path) -> None:
         self._request = request
         self._folder = folder
-        self._link = link
+        self._place = folder / "candidate"
         self._stage: _Stage = "problem"
-        self._device = torch.device(request.device)
-        self._sets: list[list[Any]] = []
-
-    def serve(self) -> None:
-        try:
-            torch.cuda.set_device(self._device)
-            self._switches = _set_tf32(self._request.tf32)
-            while True:
-                command: Any = self._link.receive(Command)
-                if isinstance(command, Quit):
-                    return
-                if isinstance(command, Prepare):
-                    self._link.send(self._prepare(command))
-                elif isinstance(command, Round):
-                    self._link.send(self._round(command))
-                elif isinstance(command, Check):
-                    self._link.send(self._check(command))
-        except (Exception, SystemExit) as error:
-            tail = "".join(traceback.format_exception(error)[-3:]).strip()[-1500:]
-            self._link.send(
-                Fell(
-                    stage=self._stage,
-                    out_of_memory=isinstance(error, torch.OutOfMemoryError | MemoryError),
-                    error=f"{type(error).__name__}: {str(error)[:1500]}\n{tail}",
-                )
-            )
+        self._switches = _Tf32(request.tf32)
 
     # --- prepare ---
 
-    def _prepare(self, command: Prepare) -> Prepared:
+    def prepare(self, command: Prepare) -> Prepared:
         request = self._request
-        started = time.monotonic()
         problem = LoadedProblem(request.problem, shapes="gpu", device=request.device)
-        reference = problem.make_model(request.seed)
         self._stage = "inputs"
-        properties: Any = torch.cuda.get_device_properties(self._device)
-        l2_bytes = int(getattr(properties, "L2_cache_size", 0)) or 64 << 20
-        self._scratch = torch.empty(max(SMALLEST_SCRATCH_BYTES, 4 * l2_bytes), dtype=torch.uint8, device=self._device)
-        self._make_sets(problem, command.sets)
+        self._inputs = _Inputs(problem, request.case)
+        self._inputs.make(command, int(self.clock.free_bytes() * request.memory_share))
+        self._stage = "problem"
+        reference = problem.make_model(request.seed)
         self._stage = "build"
+        started = time.monotonic()
         self._contender = self._build(problem, reference)
+        del reference
         self._stage = "call"
-        call_us, calls, steady = self._warm_up()
+        call_us, calls, steady = self._warm_up(command)
         return Prepared(
             setup_seconds=round(time.monotonic() - started, 3),
             warm_up_calls=calls,
             steady=steady,
             call_us=call_us,
-            sets=len(self._sets),
-            gpu=str(properties.name),
-            gpu_uuid=f"GPU-{properties.uuid}" if hasattr(properties, "uuid") else "",
-            torch=torch.__version__,
-            triton=_triton_version(),
-            python=platform.python_version(),
-            l2_bytes=l2_bytes,
-            fill_bytes_per_us=self._fill_rate(),
+            sets=self._inputs.count,
+            input_seconds=self._inputs.seconds,
+            changes_inputs=self._inputs.change,
+            gpu_uuid=self.clock.gpu_uuid,
+            l2_bytes=self.clock.l2_bytes,
+            fill_bytes_per_us=self.clock.fill_bytes_per_us(),
         )
-
-    def _make_sets(self, problem: LoadedProblem, wanted: int | None) -> None:
-        request = self._request
-        free, _ = torch.cuda.mem_get_info(self._device)
-        first = problem.inputs(request.case, request.input_seeds[0])
-        _, tensors = values.flatten(first, pickled=False)
-        size = max(1, sum(tensor.numel() * tensor.element_size() for tensor in tensors))
-        fitting = max(2, min(len(request.input_seeds), int(free * request.memory_share // size)))
-        count = fitting if wanted is None else min(wanted, len(request.input_seeds))
-        self._sets = [first]
-        self._sets += [problem.inputs(request.case, seed) for seed in request.input_seeds[1:count]]
 
     def _build(self, problem: LoadedProblem, reference: torch.nn.Module) -> Callable[..., Any]:
         request = self._request
@@ -142,26 +139,30 @@ class _Stopwatch:
             return torch.compile(reference, mode="max-autotune")
         assert request.candidate is not None
         state = {name: value.detach().clone() for name, value in reference.state_dict().items()}
-        init_inputs = problem.init_inputs()
-        training = reference.training
-        del reference
-        place = self._folder / "candidate"
-        candidate_module.write_out(request.candidate, place)
-        module = candidate_module.load_module(place, request.library, emulated=False)
-        model = candidate_module.construct(module, init_inputs, device=request.device, training=training)
+        candidate_module.write_out(request.candidate, self._place)
+        module = candidate_module.load_module(self._place, request.library, emulated=False)
+        model = candidate_module.construct(
+            module, problem.init_inputs(), device=request.device, training=problem.training
+        )
         candidate_module.load_weights(model, state)
         return model
 
-    def _warm_up(self) -> tuple[float, int, bool]:
+    def _warm_up(self, command: Prepare) -> tuple[float, int, bool]:
         """Call until call times have settled; return the last median in microseconds, the calls, and whether."""
         times: list[float] = []
         started = time.monotonic()
         while True:
-            inputs = self._sets[len(times) % len(self._sets)]
-            begin = time.perf_counter()
+            slot = len(times) % self._inputs.count
+            inputs = self._inputs.get(Input(slot=slot, seed=command.seeds[slot]))
+            self._switches.set()
+            self.clock.idle()
+            begin = now()
             self._call(inputs)
-            torch.cuda.synchronize(self._device)
-            times.append((time.perf_counter() - begin) * 1e6)
+            self.clock.idle()
+            times.append((now() - begin) * 1e6)
+            if len(times) == 1:
+                self._inputs.look_for_changes()
+            self._inputs.used(slot)
             elapsed = time.monotonic() - started
             if len(times) >= 2 * STEADY_CALLS:
                 last, before = _median(times[-STEADY_CALLS:]), _median(times[-2 * STEADY_CALLS : -STEADY_CALLS])
@@ -171,16 +172,6 @@ class _Stopwatch:
             elif elapsed >= self._request.warm_up_limit_s and len(times) >= 2:
                 return _median(times[-2:]), len(times), False
 
-    def _fill_rate(self) -> float:
-        begin, end = _events()
-        self._fill()
-        begin.record()
-        self._fill()
-        end.record()
-        end.synchronize()
-        took_us = float(begin.elapsed_time(end)) * 1e3
-        return self._scratch.numel() / max(1e-3, took_us)
-
     # --- timing ---
 
     def _call(self, inputs: list[Any]) -> Any:
@@ -188,143 +179,257 @@ class _Stopwatch:
         with torch.no_grad():
             return self._contender(*inputs)
 
-    def _fill(self) -> None:
-        self._scratch.fill_(1)
-
-    def _round(self, command: Round) -> RoundTimes:
+    def round(self, command: Round) -> RoundTimes:
         self._stage = "call"
-        device_us, leftover_us = [], []
         kept: tuple[KeptOutput, ...] = ()
-        for number, which in enumerate(command.device_sets):
-            inputs = self._sets[which % len(self._sets)]
-            begin, end = _events()
-            torch.cuda.synchronize(self._device)
-            self._fill()
-            begin.record()
-            result = self._call(inputs)
-            end.record()
-            end.synchronize()
-            before = time.perf_counter()
-            torch.cuda.synchronize(self._device)
-            leftover_us.append((time.perf_counter() - before) * 1e6)
-            device_us.append(begin.elapsed_time(end) * 1e3)
-            if number == command.keep:
-                kept = self._keep(result, command.keep_as, command.keep_seed)
-            del result
-        wall_us = []
-        for which in command.wall_sets:
-            inputs = self._sets[which % len(self._sets)]
-            self._fill()
-            torch.cuda.synchronize(self._device)
-            before = time.perf_counter()
-            result = self._call(inputs)
-            torch.cuda.synchronize(self._device)
-            wall_us.append((time.perf_counter() - before) * 1e6)
-            del result
+        device_us, wall_us, leftover_us = [], [], []
+        changed: set[str] = set()
+        # Neither a collection nor the first kernel after another process had the device belongs to a call.
+        gc.collect()
+        gc.disable()
+        try:
+            self._wall_us(command.wall[0])
+            for number, given in enumerate(command.device):
+                result, device, leftover = self._device_us(given)
+                changed.update(self._switches.changed())
+                device_us.append(device)
+                leftover_us.append(leftover)
+                if number == command.keep:
+                    kept = self._keep(result, command.keep_seed)
+                del result
+            for given in command.wall:
+                wall_us.append(self._wall_us(given))
+                changed.update(self._switches.changed())
+        finally:
+            gc.enable()
         return RoundTimes(
             device_us=tuple(device_us),
             wall_us=tuple(wall_us),
             leftover_us=tuple(leftover_us),
-            tf32_kept=_tf32_switches() == self._switches,
+            changed=(*sorted(changed), *self.clock.changed()),
             kept=kept,
         )
 
+    def _device_us(self, given: Input) -> tuple[Any, float, float]:
+        """Time a call by events; return its result, its time, and how long the device was busy after it."""
+        clock = self.clock
+        inputs = self._inputs.get(given)
+        self._switches.set()
+        clock.idle()
+        clock.fill()
+        begin = clock.mark()
+        result = self._call(inputs)
+        end = clock.mark()
+        device_us = clock.between_us(begin, end)
+        before = now()
+        clock.idle()
+        leftover_us = (now() - before) * 1e6
+        self._inputs.used(given.slot)
+        return result, device_us, leftover_us
+
+    def _wall_us(self, given: Input) -> float:
+        """Time a call by the host's clock, from an idle device to an idle device."""
+        clock = self.clock
+        inputs = self._inputs.get(given)
+        self._switches.set()
+        clock.fill()
+        clock.idle()
+        before = now()
+        result = self._call(inputs)
+        clock.idle()
+        wall_us = (now() - before) * 1e6
+        self._inputs.used(given.slot)
+        del result
+        return wall_us
+
     # --- checking a timed call ---
 
-    def _keep(self, result: Any, stem: str, seed: int) -> tuple[KeptOutput, ...]:
-        """Write a slice of every output of a timed call, so that another process can check it."""
+    def _keep(self, result: Any, seed: int) -> tuple[KeptOutput, ...]:
+        """Write some elements of every output of a timed call, so that another process can check them."""
         _, tensors = values.flatten(result, pickled=False)
         kept = []
         for index, tensor in enumerate(tensors):
-            stride = max(1, math.ceil(tensor.numel() / KEPT_ELEMENTS))
-            offset = seed % stride
-            name = f"{stem}-{index}.bin"
-            part = tensor.detach().contiguous().reshape(-1)[offset::stride]
-            values.write_tensor(part, self._folder / name)
-            kept.append(
-                KeptOutput(
-                    file=name,
-                    dtype=values.dtype_name(tensor.dtype),
-                    shape=tuple(tensor.shape),
-                    offset=offset,
-                    stride=stride,
-                )
-            )
+            values.write_tensor(_picked(tensor, seed)[0], self._folder / kept_name(index))
+            kept.append(KeptOutput(dtype=values.dtype_name(tensor.dtype), shape=tuple(tensor.shape)))
         return tuple(kept)
 
-    def _check(self, command: Check) -> Checked:
+    def check(self, command: Check) -> Checked:
         self._stage = "check"
-        result = self._call(self._sets[command.set % len(self._sets)])
+        self._switches.set()
+        result = self._call(self._inputs.get(command.input))
+        self._inputs.used(command.input.slot)
         _, tensors = values.flatten(result, pickled=False)
-        if len(tensors) != len(command.kept):
-            return Checked(structure=f"{len(command.kept)} outputs instead of {len(tensors)}", differences=())
-        for index, (kept, tensor) in enumerate(zip(command.kept, tensors, strict=True)):
-            if kept.shape != tuple(tensor.shape) or kept.dtype != values.dtype_name(tensor.dtype):
-                want = f"{values.dtype_name(tensor.dtype)}{list(tensor.shape)}"
-                text = f"output {index} is {kept.dtype}{list(kept.shape)} instead of {want}"
-                return Checked(structure=text, differences=())
-        return Checked(
-            structure="",
-            differences=tuple(
-                self._difference(kept, tensor, command.tolerance)
-                for kept, tensor in zip(command.kept, tensors, strict=True)
-            ),
-        )
+        structure = _structure(command.kept, tensors)
+        if structure:
+            return Checked(structure=structure, differences=())
+        try:
+            differences = tuple(self._difference(command, index, tensor) for index, tensor in enumerate(tensors))
+        except ValueError as error:
+            return Checked(structure=f"a kept output can't be read: {error}", differences=())
+        return Checked(structure="", differences=differences)
 
-    def _difference(self, kept: KeptOutput, tensor: torch.Tensor, tolerance: float) -> Difference:
-        expected = tensor.detach().contiguous().reshape(-1)[kept.offset :: kept.stride]
+    def _difference(self, command: Check, index: int, tensor: torch.Tensor) -> Difference:
+        expected, offset, stride = _picked(tensor, command.keep_seed)
         file = TensorFile(
-            file=str(self._folder / kept.file) if expected.numel() else "",
-            dtype=kept.dtype,
+            file=str(self._folder / kept_name(index)) if expected.numel() else "",
+            dtype=values.dtype_name(expected.dtype),
             shape=tuple(expected.shape),
         )
-        got = values.read_tensor(file, str(self._device))
+        got = values.read_tensor(file, str(expected.device))
         if not got.is_floating_point():
             bad = got != expected
-            finite = torch.zeros_like(bad)
-            error = torch.zeros(got.shape, device=got.device, dtype=torch.float64)
+            finite = torch.ones_like(bad)
+            error = (got.double() - expected.double()).abs()
         else:
             a, b = got.double(), expected.double()
             finite = torch.isfinite(a) & torch.isfinite(b)
             error = torch.where(finite, (a - b).abs(), 0.0)
             rms = float(torch.where(torch.isfinite(b), b, 0.0).square().mean().sqrt()) if b.numel() else 0.0
             same = (a == b) | (a.isnan() & b.isnan())
-            bad = torch.where(finite, error > tolerance * (b.abs() + rms), ~same)
+            bad = torch.where(finite, error > command.tolerance * (b.abs() + rms), ~same)
         first = int(torch.nonzero(bad)[0]) if bool(bad.any()) else None
         return Difference(
             compared=got.numel(),
             bad=int(bad.sum()),
-            first_bad=None if first is None else kept.offset + first * kept.stride,
+            first_bad=None if first is None else offset + first * stride,
             expected="" if first is None else str(expected[first].item()),
             got="" if first is None else str(got[first].item()),
             max_abs_error=float(error.max()) if bool(finite.any()) else None,
         )
 
-
-def _events() -> tuple[Any, Any]:
-    make: Any = torch.cuda.Event
-    return make(enable_timing=True), make(enable_timing=True)
-
-
-def _set_tf32(mode: str) -> tuple[bool, bool]:
-    if mode != "as torch ships":
-        torch.backends.cuda.matmul.allow_tf32 = mode == "on"
-        torch.backends.cudnn.allow_tf32 = mode == "on"
-    return _tf32_switches()
+    def fell(self, error: BaseException) -> Fell:
+        """Describe what ended this process."""
+        where = candidate_module.where(error, self._place)
+        tail = "".join(traceback.format_exception(error)[-3:]).strip()[-1500:]
+        return Fell(
+            stage=self._stage,
+            out_of_memory=isinstance(error, torch.OutOfMemoryError | MemoryError),
+            error=f"{type(error).__name__}: {str(error).strip()[:1500]}\n{f'at {where}' if where else tail}",
+        )
 
 
-def _tf32_switches() -> tuple[bool, bool]:
-    return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+class _Inputs:
+    """Sets of inputs at fixed addresses, whose contents are drawn anew when a call asks for another seed."""
+
+    def __init__(self, problem: LoadedProblem, case: str) -> None:
+        self._problem = problem
+        self._case = case
+        self._sets: list[list[Any]] = []
+        self._seeds: list[int | None] = []
+        self.seconds = 0.0
+        """Wall time of drawing a set."""
+        self.change = False
+        """Whether calls write to their inputs."""
+
+    @property
+    def count(self) -> int:
+        return len(self._sets)
+
+    def make(self, command: Prepare, most_bytes: int) -> None:
+        """Draw one set a seed, or as many as `most_bytes` hold."""
+        for seed in command.seeds:
+            if not command.exact and self.count >= 2 and (self.count + 1) * self._bytes() > most_bytes:
+                break
+            self._sets.append(self._problem.inputs(self._case, seed))
+            self._seeds.append(seed)
+
+    def get(self, given: Input) -> list[Any]:
+        """Return the set in `given.slot`, holding what `given.seed` draws."""
+        if self._seeds[given.slot] != given.seed:
+            fresh = self._problem.inputs(self._case, given.seed)
+            old_tree, old = values.flatten(self._sets[given.slot], pickled=False)
+            new_tree, new = values.flatten(fresh, pickled=False)
+            if old_tree == new_tree and all(map(_alike, old, new)) and not any(map(_overlaps, old)):
+                for target, source in zip(old, new, strict=True):
+                    # `.data` leaves the version counter as it was, so that nothing but the contents tells.
+                    target.data.copy_(source)
+            else:
+                self._sets[given.slot] = fresh
+            self._seeds[given.slot] = given.seed
+        return self._sets[given.slot]
+
+    def used(self, slot: int) -> None:
+        """Note that a call had the set in `slot`."""
+        if self.change:
+            self._seeds[slot] = None
+
+    def look_for_changes(self) -> None:
+        """Compare the first set, which one call has had, with a fresh draw of it."""
+        seed = self._seeds[0]
+        assert seed is not None
+        before = time.monotonic()
+        fresh = self._problem.inputs(self._case, seed)
+        _, new = values.flatten(fresh, pickled=False)
+        for tensor in new[:1]:
+            tensor.reshape(-1)[:1].cpu()  # the draw is done when this is
+        self.seconds = round(time.monotonic() - before, 6)
+        _, old = values.flatten(self._sets[0], pickled=False)
+        self.change = not all(
+            _alike(a, b) and torch.equal(values.as_bytes(a), values.as_bytes(b)) for a, b in zip(old, new, strict=True)
+        )
+
+    def _bytes(self) -> int:
+        _, tensors = values.flatten(self._sets[0], pickled=False)
+        return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+class _Tf32:
+    """torch's two TF32 switches, put back before every call: who sets them at import gains nothing."""
+
+    def __init__(self, mode: str) -> None:
+        if mode == "as torch ships":
+            self._wanted = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+        else:
+            self._wanted = (mode == "on", mode == "on")
+
+    def set(self) -> None:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = self._wanted
+
+    def changed(self) -> tuple[str, ...]:
+        try:
+            found = (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32)
+        except RuntimeError:  # torch refuses to tell once its newer switches were set
+            return ("torch's fp32_precision",)
+        names = ("torch.backends.cuda.matmul.allow_tf32", "torch.backends.cudnn.allow_tf32")
+        return tuple(name for name, value, wanted in zip(names, found, self._wanted, strict=True) if value != wanted)
+
+
+def kept_name(index: int) -> str:
+    """Return the file name of a kept output; the gate knows it too."""
+    return f"kept-{index}.bin"
+
+
+def _picked(tensor: torch.Tensor, seed: int) -> tuple[torch.Tensor, int, int]:
+    """Return the elements that `seed` picks, flat, with the first one's index and the step between them."""
+    flat = tensor.detach().resolve_conj().resolve_neg().contiguous()
+    if flat.is_complex():
+        flat = torch.view_as_real(flat)
+    flat = flat.reshape(-1)
+    stride = max(1, math.ceil(flat.numel() / KEPT_ELEMENTS))
+    offset = seed % stride
+    return flat[offset::stride], offset, stride
+
+
+def _structure(kept: tuple[KeptOutput, ...], tensors: list[torch.Tensor]) -> str:
+    if len(tensors) != len(kept):
+        return f"{len(kept)} outputs instead of {len(tensors)}"
+    for index, (output, tensor) in enumerate(zip(kept, tensors, strict=True)):
+        if output.shape != tuple(tensor.shape) or output.dtype != values.dtype_name(tensor.dtype):
+            want = f"{values.dtype_name(tensor.dtype)}{list(tensor.shape)}"
+            return f"output {index} is {output.dtype}{list(output.shape)} instead of {want}"
+    return ""
+
+
+def _alike(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and a.stride() == b.stride()
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    """Whether elements share memory, as in an expanded tensor, which can't be written in place."""
+    return any(step == 0 and size > 1 for size, step in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _median(numbers: list[float]) -> float:
     ordered = sorted(numbers)
     middle = len(ordered) // 2
     return ordered[middle] if len(ordered) % 2 else (ordered[middle - 1] + ordered[middle]) / 2
-
-
-def _triton_version() -> str:
-    try:
-        return importlib.metadata.version("triton")
-    except importlib.metadata.PackageNotFoundError:
-        return ""
