@@ -80,12 +80,7 @@ class Names:
         return name
 
 
-_KEYWORDS = (
-    "auto bool break case char class const continue default delete do double else enum extern false float for if int long "
-    "namespace new operator private public register return short signed sizeof static struct switch template this throw true "
-    "typedef union unsigned using void volatile while kernel row rows column columns position count lane item k stream "
-    "blockIdx threadIdx gridDim blockDim exp log sqrt pow erf tanh min max abs floor ceil round"
-).split()
+_KEYWORDS = ["auto", "bool", "break", "case", "char", "class", "const", "continue", "default", "delete", "do", "double", "else", "enum", "extern", "false", "float", "for", "if", "int", "long", "namespace", "new", "operator", "private", "public", "register", "return", "short", "signed", "sizeof", "static", "struct", "switch", "template", "this", "throw", "true", "typedef", "union", "unsigned", "using", "void", "volatile", "while", "kernel", "row", "rows", "column", "columns", "position", "count", "lane", "item", "k", "stream", "blockIdx", "threadIdx", "gridDim", "blockDim", "exp", "log", "sqrt", "pow", "erf", "tanh", "min", "max", "abs", "floor", "ceil", "round"]
 
 
 class Statements:

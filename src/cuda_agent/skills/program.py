@@ -245,7 +245,9 @@ def broadcast(shapes: list[Shape]) -> Shape:
     for position in range(-rank, 0):
         dims = [shape[position] for shape in shapes if len(shape) >= -position]
         largest = max(dim.value for dim in dims)
-        result.append(next((d for d in dims if d.value == largest and d.text), next(d for d in dims if d.value == largest)))
+        result.append(
+            next((d for d in dims if d.value == largest and d.text), next(d for d in dims if d.value == largest))
+        )
     return tuple(result)
 
 

@@ -1,0 +1,1 @@
+"""Chains of elementwise operations in one kernel."""

@@ -1,0 +1,1 @@
+"""Reductions over rows, with what comes before, between and after them, in one kernel."""

@@ -1,0 +1,624 @@
+"""Generates a row kernel: reductions over the columns of a row, with pointwise work before, between and after them.
+
+A group of threads owns a row. In the resident form every thread keeps its share of the row in registers, so memory is
+read once and written once however many reductions there are; values that a later stage needs are carried, not computed
+again. Rows too long for that take the re-reading form, which goes over the row once per stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cuda_agent.skills import cuda_text
+from cuda_agent.skills.element import Access, Extents, Names, Statements, access, index_text, size_text
+from cuda_agent.skills.kernel_text import (
+    Generated,
+    Tuning,
+    extent_parameter,
+    indented,
+    output_parameter,
+    preamble,
+    tensor_parameter,
+    vector_width,
+)
+from cuda_agent.skills.program import (
+    Apply,
+    Column,
+    Expression,
+    Load,
+    Output,
+    Program,
+    Reduce,
+    Shape,
+    Size,
+    Tensor,
+    Unplaceable,
+    count,
+    product_text,
+)
+
+THREADS_A_ROW = (32, 128, 256, 512, 1024)
+MOST_CARRIED = 64
+"""Most elements a thread carries between stages; with 1024 threads a block it has 64 registers."""
+
+
+def generate(program: Program, tuning: Tuning) -> Generated:
+    """Return the kernel of a program whose reductions all go over the same columns.
+
+    Raises:
+        Unplaceable: reductions over different shapes, or an output that is neither a row's nor an element's.
+    """
+    return _Rows(program, tuning).generated()
+
+
+@dataclass
+class _Stage:
+    """Reductions that can be done in one sweep over a row."""
+
+    reductions: list[Reduce]
+
+
+REDUCE_FUNCTIONS = """// Combine one value of every thread of a row's group; all of them get the result, in a fixed order.
+template <int THREADS, typename T, typename Combine>
+__device__ __forceinline__ T reduce_row(T value, Combine combine) {
+#pragma unroll
+  for (int offset = 16; offset > 0; offset /= 2) value = combine(value, shuffle(value, offset));
+  if constexpr (THREADS > 32) {
+    constexpr int WARPS = THREADS / 32;
+    __shared__ T partial[WARPS];
+    __syncthreads();  // readers of the reduction before are done with `partial`
+    if (threadIdx.x % 32 == 0) partial[threadIdx.x / 32] = value;
+    __syncthreads();
+    value = partial[threadIdx.x % WARPS];
+#pragma unroll
+    for (int offset = WARPS / 2; offset > 0; offset /= 2) value = combine(value, shuffle(value, offset));
+  }
+  return value;
+}"""
+
+SHUFFLE = """template <typename T>
+__device__ __forceinline__ T shuffle(T value, int offset) {
+  return __shfl_xor_sync(0xffffffffu, value, offset);
+}"""
+
+INDEXED_VALUE = """// A value and where it was found; of equal values the first wins, and NaN wins over numbers, as in torch.
+template <typename T>
+struct Found {
+  T value;
+  long long index;
+};
+template <typename T>
+__device__ __forceinline__ Found<T> shuffle(Found<T> found, int offset) {
+  return {__shfl_xor_sync(0xffffffffu, found.value, offset), __shfl_xor_sync(0xffffffffu, found.index, offset)};
+}
+template <bool LARGEST, typename T>
+__device__ __forceinline__ Found<T> better(Found<T> a, Found<T> b) {
+  const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+  const bool same = a.value == b.value || (a_nan && b_nan);
+  if (same) return a.index < b.index ? a : b;
+  if (a_nan || b_nan) return a_nan ? a : b;
+  return (LARGEST ? a.value > b.value : a.value < b.value) ? a : b;
+}"""
+
+
+class _Rows:
+    def __init__(self, program: Program, tuning: Tuning) -> None:
+        self._program = program
+        self._tuning = tuning
+        self._reductions = program.reductions()
+        first = self._reductions[0]
+        self._rows, self._columns = first.rows, first.columns
+        self._row_count, self._column_count = count(first.rows), count(first.columns)
+        for reduction in self._reductions:
+            if (count(reduction.rows), count(reduction.columns)) != (self._row_count, self._column_count):
+                raise Unplaceable("reductions over different rows or columns")
+        self._ways: dict[int, Access] = {}
+        self._tensors: dict[str, Tensor] = {}
+        self._full: dict[int, bool] = {}
+        for reduction in self._reductions:
+            self._place(reduction.operand, reduction.operand_shape)
+        for output in program.outputs:
+            elements = count(output.value.shape)
+            if elements not in (self._row_count, self._row_count * self._column_count):
+                raise Unplaceable(f"output {output.name} has one value for neither a row nor an element")
+            self._place(output.value.expression, output.value.shape)
+        whole = self._row_count * self._column_count
+        self._wide = [o for o in program.outputs if count(o.value.shape) == whole and self._is_wide(o)]
+        self._narrow = [o for o in program.outputs if o not in self._wide]
+        taken = [*self._tensors, *(o.name for o in program.outputs), program.name, "row_start", "thread"]
+        self._names = Names(taken)
+        self._extents = Extents(self._names)
+        self._stages = self._staged()
+        dtypes = {t.dtype for t in self._tensors.values()} | {o.value.dtype for o in program.outputs}
+        self._dtypes = dtypes
+        moved = {t.dtype for t in self._tensors.values() if self._moves(t)} | {o.value.dtype for o in self._wide}
+        self._width = 1 if tuning.scalar or not moved else vector_width(moved)
+        self._functions: dict[str, None] = {}
+
+    def _is_wide(self, output: Output) -> bool:
+        # With one column a row's value and an element's are alike; what does not vary in a row is written once.
+        return self._column_count > 1 or self._full.get(id(output.value.expression), False)
+
+    def _place(self, expression: Expression, shape: Shape) -> bool:
+        """Find out how every leaf is read and whether each expression varies within a row."""
+        if id(expression) in self._full:
+            return self._full[id(expression)]
+        varies = False
+        if isinstance(expression, Load):
+            way = access(expression.shape, shape, self._column_count)
+            if way.place == "full" and count(shape) == self._row_count and self._column_count > 1:
+                way = Access("row")
+            elif count(shape) == self._row_count and way.place == "indexed" and self._column_count > 1:
+                raise Unplaceable(f"{expression.tensor.name} is broadcast over rows in a way that needs its own kernel")
+            self._ways[id(expression)] = way
+            self._tensors.setdefault(expression.tensor.name, expression.tensor)
+            varies = way.place in ("full", "column", "indexed")
+        elif isinstance(expression, Apply):
+            varies = any([self._place(operand, shape) for operand in expression.operands])
+        elif isinstance(expression, Column):
+            varies = True
+        self._full[id(expression)] = varies
+        return varies
+
+    def _moves(self, tensor: Tensor) -> bool:
+        return any(
+            self._ways[key].vectors for key, load in self._all_loads().items() if load.tensor.name == tensor.name
+        )
+
+    def _all_loads(self) -> dict[int, Load]:
+        found: dict[int, Load] = {}
+
+        def visit(item: Expression) -> None:
+            if isinstance(item, Load):
+                found[id(item)] = item
+            elif isinstance(item, Apply):
+                for operand in item.operands:
+                    visit(operand)
+            elif isinstance(item, Reduce):
+                visit(item.operand)
+
+        for output in self._program.outputs:
+            visit(output.value.expression)
+        return found
+
+    def _staged(self) -> list[_Stage]:
+        """Group reductions that do not depend on each other."""
+        depth: dict[tuple[str, int], int] = {}
+
+        def needs(item: Expression) -> int:
+            if isinstance(item, Reduce):
+                if item.key not in depth:
+                    depth[item.key] = needs(item.operand)
+                return depth[item.key] + 1
+            if isinstance(item, Apply):
+                return max((needs(operand) for operand in item.operands), default=0)
+            return 0
+
+        for reduction in self._reductions:
+            needs(reduction)
+        stages: list[_Stage] = []
+        for reduction in self._reductions:
+            level = depth[reduction.key]
+            while len(stages) <= level:
+                stages.append(_Stage([]))
+            stages[level].reductions.append(reduction)
+        return stages
+
+    # --- text ---
+
+    def generated(self) -> Generated:
+        program = self._program
+        resident = self._kernel(resident=True) if self._tuning.resident else None
+        streaming = self._kernel(resident=False)
+        kernels = [*(resident or []), "", *streaming] if resident else streaming
+        launcher = self._launcher(bool(resident))
+        indexed = any(r.kind in ("argmax", "argmin") for r in self._reductions)
+        source = [
+            f"// {program.name}: {len(self._reductions)} reduction(s) over rows with the work around them in one kernel.",
+            *preamble(self._dtypes, self._functions, vectors=True),
+            SHUFFLE,
+            *(["", INDEXED_VALUE] if indexed else []),
+            "",
+            REDUCE_FUNCTIONS,
+            "",
+            *kernels,
+            "",
+            *launcher,
+            "",
+        ]
+        arguments = [t.python for t in self._tensors.values()] + [o.name for o in program.outputs]
+        arguments += [product_text(self._rows), product_text(self._columns), *(e.python for e in self._extents.listed)]
+        form = (
+            f"rows in registers, up to {self._tuning.elements} elements a thread"
+            if resident
+            else "rows re-read per stage"
+        )
+        return Generated(
+            f"{program.name}_launcher",
+            "\n".join(source),
+            tuple(arguments),
+            program.outputs,
+            note=f"{form}; vectors of {self._width} elements",
+        )
+
+    def _kernel(self, *, resident: bool) -> list[str]:
+        body = _KernelBody(self, resident)
+        lines = body.lines()
+        self._functions.update(body.functions)
+        parameters = [tensor_parameter(t) for t in self._tensors.values()]
+        parameters += [output_parameter(o) for o in self._program.outputs]
+        parameters += ["long long rows", "int columns", *(extent_parameter(e) for e in self._extents.listed)]
+        if resident:
+            head = [
+                "// THREADS threads own a row and keep ITEMS vectors of N elements of it each.",
+                "template <int N, int ITEMS, int THREADS>",
+                f"__global__ void __launch_bounds__(THREADS < 128 ? 128 : THREADS) {self._program.name}_kernel({', '.join(parameters)}) {{",
+            ]
+        else:
+            head = [
+                "// For rows that do not fit into registers: one sweep over the row for each stage.",
+                "template <int N, int THREADS>",
+                f"__global__ void __launch_bounds__(THREADS) {self._program.name}_long_rows_kernel({', '.join(parameters)}) {{",
+            ]
+        opening = [
+            "// Groups smaller than a block share it; larger ones fill it.",
+            "constexpr int ROWS = THREADS < 128 ? 128 / THREADS : 1;",
+            "const int thread = threadIdx.x % THREADS;",
+            "const long long row = static_cast<long long>(blockIdx.x) * ROWS + threadIdx.x / THREADS;",
+            "if (row >= rows) return;",
+            "const long long row_start = row * columns;",
+        ]
+        if not resident:
+            opening = [
+                "const int thread = threadIdx.x;",
+                "const long long row = blockIdx.x;",
+                "const long long row_start = row * columns;",
+            ]
+        return [*head, *indented([*opening, *lines], 1), "}"]
+
+    def _launcher(self, resident: bool) -> list[str]:
+        parameters = [tensor_parameter(t) for t in self._tensors.values()]
+        parameters += [output_parameter(o) for o in self._program.outputs]
+        parameters += ["long long rows", "int columns", *(extent_parameter(e) for e in self._extents.listed)]
+        parameters.append("cudaStream_t stream")
+        given = [t.name for t in self._tensors.values()] + [o.name for o in self._program.outputs]
+        given += ["rows", "columns", *(e.name for e in self._extents.listed)]
+        arguments = ", ".join(given)
+        name, elements, width = self._program.name, self._tuning.elements, self._width
+        conditions = [f"columns % {width} == 0"]
+        loads = self._all_loads()
+        conditions += [
+            f"aligned({loads[k].tensor.name})" for k, way in self._ways.items() if way.vectors and k in loads
+        ]
+        conditions += [f"aligned({o.name})" for o in self._wide]
+        for key, way in self._ways.items():
+            for block in way.blocks if key in loads else ():
+                shape = block.inner or block.size
+                wanted = f"{loads[key].tensor.name}_{'inner' if block.inner else 'size'}"
+                conditions.append(f"{self._extents.parameter(shape, wanted)} % {width} == 0")
+        choose = ["// The smallest group of threads that holds a row."] if resident else []
+
+        def ladder(n: int) -> list[str]:
+            lines: list[str] = []
+            items = max(1, elements // n)
+            if resident:
+                for threads in THREADS_A_ROW:
+                    lines += [
+                        f"if (columns <= {threads} * {items * n}) {{",
+                        f"  launch_{name}<{n}, {items}, {threads}>({arguments}, stream);",
+                        "} else",
+                    ]
+            threads = 512
+            long_rows = f"{name}_long_rows_kernel<{n}, {threads}><<<static_cast<unsigned>(rows), {threads}, 0, stream>>>({arguments});"
+            return [*lines, "{", f"  {long_rows}", "}"] if lines else [long_rows]
+
+        body = ["if (rows == 0 || columns == 0) return cudaSuccess;", *choose]
+        if width > 1:
+            body += [f"const bool vector = {' && '.join(dict.fromkeys(conditions))};", "if (vector) {"]
+            body += [*indented(ladder(width), 1), "} else {", *indented(ladder(1), 1), "}"]
+        else:
+            body += ladder(1)
+        body.append("return cudaGetLastError();")
+        launching = []
+        if resident:
+            launching = [
+                "template <int N, int ITEMS, int THREADS>",
+                f"static void launch_{name}({', '.join(parameters)}) {{",
+                "  constexpr int ROWS = THREADS < 128 ? 128 / THREADS : 1;",
+                "  const unsigned blocks = static_cast<unsigned>((rows + ROWS - 1) / ROWS);",
+                f"  {name}_kernel<N, ITEMS, THREADS><<<blocks, ROWS * THREADS, 0, stream>>>({arguments});",
+                "}",
+                "",
+            ]
+        return [
+            cuda_text.ALIGNED.strip(),
+            "",
+            *launching,
+            f'extern "C" int {name}_launcher({", ".join(parameters)}) {{',
+            *indented(body, 1),
+            "}",
+        ]
+
+
+class _KernelBody:
+    """The stages of one kernel."""
+
+    def __init__(self, rows: _Rows, resident: bool) -> None:
+        self._r = rows
+        self._resident = resident
+        self._names = Names([*rows._tensors, *(o.name for o in rows._program.outputs), "row_start", "thread", "item"])
+        self._row_values: dict[tuple[str, int], str] = {}
+        self._row_text: dict[int, str] = {}
+        self._carried: dict[int, str] = {}
+        self._done: set[int] = set()
+        self.functions: dict[str, None] = {}
+
+    def lines(self) -> list[str]:
+        self._to_carry = self._values_to_carry() if self._resident else {}
+        out: list[str] = []
+        for key, expression in self._to_carry.items():
+            compute = cuda_text.COMPUTE[expression.dtype]
+            name = self._names.fresh(f"{self._label(expression)}_kept")
+            self._carried[key] = name
+            out.append(f"{compute} {name}[ITEMS][N];")
+        for stage in self._r._stages:
+            out += self._stage(stage)
+        return out + self._final()
+
+    @staticmethod
+    def _label(expression: Expression) -> str:
+        if isinstance(expression, Load):
+            return expression.tensor.name
+        if isinstance(expression, Apply):
+            return expression.name or expression.op
+        return "value"
+
+    def _roots(self) -> list[list[Expression]]:
+        """Return the expressions that each stage and the end evaluate for every element."""
+        roots: list[list[Expression]] = [[r.operand for r in stage.reductions] for stage in self._r._stages]
+        roots.append([output.value.expression for output in self._r._wide])
+        return roots
+
+    def _values_to_carry(self) -> dict[int, Expression]:
+        """Return what one stage computes for every element and a later one needs."""
+        computed: set[int] = set()
+        carried: dict[int, Expression] = {}
+
+        def visit(item: Expression, now: set[int]) -> None:
+            if id(item) in now or not self._r._full.get(id(item), False):
+                return
+            if id(item) in computed and not self._is_cheap(item):
+                carried.setdefault(id(item), item)
+                return
+            now.add(id(item))
+            if isinstance(item, Apply):
+                for operand in item.operands:
+                    visit(operand, now)
+
+        for roots in self._roots():
+            now: set[int] = set()
+            for root in roots:
+                visit(root, now)
+            computed |= now
+        return carried
+
+    def _is_cheap(self, item: Expression) -> bool:
+        """Column and indexed loads come from cache again; carrying them would cost registers."""
+        return isinstance(item, Column) or (isinstance(item, Load) and self._r._ways[id(item)].place != "full")
+
+    # --- one sweep over the row ---
+
+    def _sweep(self, roots: list[Expression], each: list[tuple[Expression, str]], after: list[str]) -> list[str]:
+        """Return a loop over the thread's vectors that evaluates `roots` and then does `each` per element.
+
+        `each` holds (expression, statement with {} for its value); `after` comes once a vector.
+        """
+        loading, inside = [], []
+        vectors: dict[tuple[str, str], str] = {}
+        loads: dict[int, str] = {}
+
+        def collect(item: Expression, seen: set[int]) -> None:
+            if id(item) in seen or not self._r._full.get(id(item), False):
+                return
+            seen.add(id(item))
+            if self._resident and id(item) in self._carried and id(item) in self._done:
+                return
+            if isinstance(item, Load):
+                way = self._r._ways[id(item)]
+                key = (item.tensor.name, repr(way))
+                if key not in vectors:
+                    vectors[key] = self._names.fresh(f"{item.tensor.name}_read")
+                    loading.append(self._load_line(item, way, vectors[key]))
+                text = f"{vectors[key]}.element[k]" if way.vectors else vectors[key]
+                loads[id(item)] = cuda_text.widen(text, item.dtype)
+            elif isinstance(item, Apply):
+                for operand in item.operands:
+                    collect(operand, seen)
+
+        seen: set[int] = set()
+        for root in roots:
+            collect(root, seen)
+        statements = Statements(self._names, lambda e: self._leaf(e, loads))
+        written = []
+        for expression, template in each:
+            written.append(template.format(statements.text(expression)))
+        keeping = []
+        if self._resident:
+            for key, name in self._carried.items():
+                expression = self._to_carry[key]
+                if key not in self._done and key in seen:
+                    keeping.append(f"{name}[item][k] = {statements.text(expression)};")
+                    self._done.add(key)
+        self.functions.update(statements.functions)
+        inside = [*statements.lines, *keeping, *written]
+        loop = ["#pragma unroll", "for (int k = 0; k < N; ++k) {", *indented(inside, 1), "}"]
+        body = [*loading, *loop, *after]
+        if self._resident:
+            return [
+                "#pragma unroll",
+                "for (int item = 0; item < ITEMS; ++item) {",
+                "  const int column = (item * THREADS + thread) * N;",
+                "  if (column < columns) {",
+                *indented(body, 2),
+                "  }",
+                "}",
+            ]
+        return [
+            "for (int column = thread * N; column < columns; column += THREADS * N) {",
+            *indented(body, 1),
+            "}",
+        ]
+
+    def _load_line(self, load: Load, way: Access, name: str) -> str:
+        storage, tensor = cuda_text.STORAGE[load.dtype], load.tensor.name
+        if way.place == "full":
+            return f"const Vector<{storage}, N> {name} = load<N>({tensor} + row_start + column);"
+        if way.place == "column":
+            return f"const Vector<{storage}, N> {name} = load<N>({tensor} + column);"
+        index = index_text(way, "(row_start + column)", self._r._extents, tensor, "long long")
+        if way.vectors:
+            return f"const Vector<{storage}, N> {name} = load<N>({tensor} + {index});"
+        return f"const {storage} {name} = {tensor}[{index}];"
+
+    def _leaf(self, expression: Expression, loads: dict[int, str]) -> str | None:
+        if not self._r._full.get(id(expression), False):
+            return self._row_level(expression)
+        if self._resident and id(expression) in self._carried and id(expression) in self._done:
+            return f"{self._carried[id(expression)]}[item][k]"
+        if isinstance(expression, Load):
+            return loads[id(expression)]
+        if isinstance(expression, Column):
+            return "static_cast<long long>(column + k)"
+        return None
+
+    def _row_level(self, expression: Expression) -> str | None:
+        """Return the text of what is the same for a whole row, when it is known or a leaf."""
+        if id(expression) in self._row_text:
+            return self._row_text[id(expression)]
+        if isinstance(expression, Reduce):
+            return self._row_values[expression.key]
+        if isinstance(expression, Load):
+            place = self._r._ways[id(expression)].place
+            index = "row" if place == "row" else "0"
+            return cuda_text.widen(f"{expression.tensor.name}[{index}]", expression.dtype)
+        if isinstance(expression, Size):
+            return size_text(expression, self._extent)
+        return None
+
+    def _extent(self, dims: Shape) -> str:
+        if product_text(dims) == product_text(self._r._columns):
+            return "columns"
+        return self._r._extents.parameter(dims, "extent")
+
+    def _row_statements(self, roots: list[Expression]) -> list[str]:
+        """Compute, once a row, everything below `roots` that does not vary within it."""
+        statements = Statements(self._names, self._row_level)
+
+        def visit(item: Expression) -> None:
+            if isinstance(item, Apply):
+                if not self._r._full.get(id(item), False):
+                    if id(item) not in self._row_text:
+                        self._row_text[id(item)] = statements.text(item)
+                    return
+                for operand in item.operands:
+                    visit(operand)
+
+        for root in roots:
+            visit(root)
+        self.functions.update(statements.functions)
+        return statements.lines
+
+    # --- stages ---
+
+    def _stage(self, stage: _Stage) -> list[str]:
+        roots = [r.operand for r in stage.reductions]
+        out = ["", *self._row_statements(roots)]
+        each: list[tuple[Expression, str]] = []
+        closing = []
+        for reduction in stage.reductions:
+            name = self._names.fresh(reduction.name or f"row_{reduction.kind}")
+            self._row_values[reduction.key] = f"{name}.index" if reduction.kind.startswith("arg") else name
+            compute = cuda_text.COMPUTE[
+                reduction.operand.dtype if reduction.kind.startswith("arg") else reduction.dtype
+            ]
+            kind, start, combine, function = _reduction_text(reduction, compute)
+            if function:
+                self.functions[function] = None
+            out.append(f"{kind} {name} = {start};")
+            if reduction.kind.startswith("arg"):
+                template = f"{name} = {combine}({name}, {kind}{{{{{{}}, static_cast<long long>(column + k)}}}});"
+            elif reduction.kind in ("sum", "prod"):
+                template = f"{name} {combine}= {{}};"
+            else:
+                template = f"{name} = {combine}({name}, static_cast<{compute}>({{}}));"
+            each.append((reduction.operand, template))
+            joined = f"{combine}(a, b)" if combine.isidentifier() or "<" in combine else f"a {combine} b"
+            closing.append(
+                f"{name} = reduce_row<THREADS>({name}, [] __device__({kind} a, {kind} b) {{ return {joined}; }});"
+            )
+        out += self._sweep(roots, each, [])
+        return out + closing
+
+    def _final(self) -> list[str]:
+        out = [""]
+        roots = [output.value.expression for output in self._r._program.outputs]
+        out += self._row_statements(roots)
+        if self._r._narrow:
+            stores = []
+            statements = Statements(self._names, self._row_level)
+            for output in self._r._narrow:
+                text = self._row_text.get(id(output.value.expression)) or statements.text(output.value.expression)
+                stores.append(f"{output.name}[row] = {_stored(text, output.value.dtype)};")
+            self.functions.update(statements.functions)
+            out += [*statements.lines, "if (thread == 0) {", *indented(stores, 1), "}"]
+        if self._r._wide:
+            results = []
+            each = []
+            after = []
+            for output in self._r._wide:
+                storage = cuda_text.STORAGE[output.value.dtype]
+                name = self._names.fresh(f"{output.name}_results")
+                results.append(f"Vector<{storage}, N> {name};")
+                narrowed = (
+                    cuda_text.narrow("@", output.value.dtype).replace("{", "{{").replace("}", "}}").replace("@", "{}")
+                )
+                each.append((output.value.expression, f"{name}.element[k] = {narrowed};"))
+                after.append(f"store<N>({output.name} + row_start + column, {name});")
+            sweep = self._sweep(roots, each, after)
+            at = (
+                next(i for i, line in enumerate(sweep) if line.strip().startswith("#pragma unroll") and i > 0)
+                if self._resident
+                else next(i for i, line in enumerate(sweep) if line.strip() == "#pragma unroll")
+            )
+            depth = len(sweep[at]) - len(sweep[at].lstrip())
+            sweep[at:at] = [" " * depth + line for line in results]
+            out += sweep
+        return out
+
+
+def _stored(text: str, dtype: str) -> str:
+    return cuda_text.narrow(text, dtype)
+
+
+def _reduction_text(reduction: Reduce, compute: str) -> tuple[str, str, str, str | None]:
+    """Return the C type, start value, combining operation and device function of a reduction."""
+    floating = compute in ("float", "double")
+    suffix = "_F" if compute == "float" else ""
+    low = f"-CUDART_INF{suffix}" if floating else _LOWEST[compute]
+    high = f"CUDART_INF{suffix}" if floating else _HIGHEST[compute]
+    if reduction.kind == "sum":
+        return compute, cuda_text.literal(0, compute), "+", None
+    if reduction.kind == "prod":
+        return compute, cuda_text.literal(1, compute), "*", None
+    if reduction.kind == "max":
+        return compute, low, "maximum", "maximum"
+    if reduction.kind == "min":
+        return compute, high, "minimum", "minimum"
+    largest = reduction.kind == "argmax"
+    # Indices beyond every column lose against any element.
+    start = f"{{{low if largest else high}, 9223372036854775807LL}}"
+    return f"Found<{compute}>", start, f"better<{'true' if largest else 'false'}>", None
+
+
+_LOWEST = {"int": "(-2147483647 - 1)", "long long": "(-9223372036854775807LL - 1)", "bool": "false"}
+_HIGHEST = {"int": "2147483647", "long long": "9223372036854775807LL", "bool": "true"}
