@@ -154,7 +154,8 @@ class _Rows:
             self._tensors.setdefault(expression.tensor.name, expression.tensor)
             varies = way.place in ("full", "column", "indexed")
         elif isinstance(expression, Apply):
-            varies = any([self._place(operand, shape) for operand in expression.operands])
+            placed = [self._place(operand, shape) for operand in expression.operands]
+            varies = any(placed)
         elif isinstance(expression, Column):
             varies = True
         self._full[id(expression)] = varies
@@ -541,7 +542,7 @@ class _KernelBody:
             compute = cuda_text.COMPUTE[
                 reduction.operand.dtype if reduction.kind.startswith("arg") else reduction.dtype
             ]
-            kind, start, combine, function = _reduction_text(reduction, compute)
+            kind, start, combine, function = reduction_text(reduction, compute)
             if function:
                 self.functions[function] = None
             out.append(f"{kind} {name} = {start};")
@@ -553,9 +554,7 @@ class _KernelBody:
                 template = f"{name} = {combine}({name}, static_cast<{compute}>({{}}));"
             each.append((reduction.operand, template))
             joined = f"{combine}(a, b)" if combine.isidentifier() or "<" in combine else f"a {combine} b"
-            closing.append(
-                f"{name} = reduce_row<THREADS>({name}, [] __device__({kind} a, {kind} b) {{ return {joined}; }});"
-            )
+            closing.append(f"{name} = reduce_row<THREADS>({name}, []({kind} a, {kind} b) {{ return {joined}; }});")
         out += self._sweep(roots, each, [])
         return out + closing
 
@@ -600,7 +599,7 @@ def _stored(text: str, dtype: str) -> str:
     return cuda_text.narrow(text, dtype)
 
 
-def _reduction_text(reduction: Reduce, compute: str) -> tuple[str, str, str, str | None]:
+def reduction_text(reduction: Reduce, compute: str) -> tuple[str, str, str, str | None]:
     """Return the C type, start value, combining operation and device function of a reduction."""
     floating = compute in ("float", "double")
     suffix = "_F" if compute == "float" else ""
