@@ -295,7 +295,7 @@ class Called(msgspec.Struct, frozen=True, kw_only=True, tag="called"):
     earlier_changed: tuple[int, ...]
     """Outputs of the call before whose values this call changed."""
     launches: int | None
-    """Kernels that the emulated device ran since the process started; None elsewhere."""
+    """Kernels that the emulated device ran since the process started; None on other devices, or with nothing built."""
     seconds: float
 
 

@@ -195,7 +195,7 @@ class _Session:
             changed_inputs=self._changed(inputs, command.inputs.tensors),
             shared_inputs=values.shared_memory(plain, inputs) if readable else (),
             earlier_changed=earlier_changed,
-            launches=None if self._emulator is None else self._emulator.counters()["launches"],
+            launches=None if self._emulator is None or not self._request.library else self._emulator.counters()["launches"],
             seconds=seconds,
         )
 
