@@ -19,6 +19,8 @@ class Constant(msgspec.Struct, frozen=True, kw_only=True, tag="constant"):
     """A plain Python argument: number, bool, string, None, or list of ints."""
 
     value: int | float | bool | str | list[int] | None
+    symbol: str = ""
+    """For a size: a Python expression over the inputs' sizes; "" for a number that is fixed."""
 
 
 class ArgumentList(msgspec.Struct, frozen=True, kw_only=True, tag="list"):

@@ -66,13 +66,11 @@ class Names:
     """Gives C names, each once."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
-        self._taken = {*taken, *_KEYWORDS}
+        self._taken = set(taken)
 
     def fresh(self, wanted: str) -> str:
         """Return `wanted` as a C identifier that is not taken, numbered when it is."""
-        base = re.sub(r"\W+", "_", wanted).strip("_") or "value"
-        if base[0].isdigit():
-            base = f"v{base}"
+        base = safe(wanted)
         name, number = base, 2
         while name in self._taken:
             name, number = f"{base}_{number}", number + 1
@@ -80,80 +78,25 @@ class Names:
         return name
 
 
-_KEYWORDS = [
-    "auto",
-    "bool",
-    "break",
-    "case",
-    "char",
-    "class",
-    "const",
-    "continue",
-    "default",
-    "delete",
-    "do",
-    "double",
-    "else",
-    "enum",
-    "extern",
-    "false",
-    "float",
-    "for",
-    "if",
-    "int",
-    "long",
-    "namespace",
-    "new",
-    "operator",
-    "private",
-    "public",
-    "register",
-    "return",
-    "short",
-    "signed",
-    "sizeof",
-    "static",
-    "struct",
-    "switch",
-    "template",
-    "this",
-    "throw",
-    "true",
-    "typedef",
-    "union",
-    "unsigned",
-    "using",
-    "void",
-    "volatile",
-    "while",
-    "kernel",
-    "row",
-    "rows",
-    "column",
-    "columns",
-    "position",
-    "count",
-    "lane",
-    "item",
-    "k",
-    "stream",
-    "blockIdx",
-    "threadIdx",
-    "gridDim",
-    "blockDim",
-    "exp",
-    "log",
-    "sqrt",
-    "pow",
-    "erf",
-    "tanh",
-    "min",
-    "max",
-    "abs",
-    "floor",
-    "ceil",
-    "round",
-]
+_WORDS = """
+auto bool break case char class const continue default delete do double else enum extern false float for if
+int long namespace new operator private public register return short signed sizeof static struct switch
+template this throw true typedef union unsigned using void volatile while asm inline goto try catch virtual
+friend explicit typename mutable and or not xor half main kernel row rows row_start column columns position
+count lane item k i a b stream thread threads blocks total start vector vectors stride rest value values
+partial offset wanted small span combine index element blockIdx threadIdx gridDim blockDim warpSize load store
+shuffle better reduce_row aligned launch min max abs fabs
+"""
+RESERVED = frozenset([*_WORDS.split(), *cuda_text.CALLS, *cuda_text.CALLS.values(), *cuda_text.DEVICE_FUNCTIONS])
+"""Names that mean something else in generated CUDA."""
+
+
+def safe(name: str) -> str:
+    """Return `name` as a C identifier that means nothing else."""
+    base = re.sub(r"\W+", "_", name).strip("_") or "value_of"
+    if base[0].isdigit():
+        base = f"v{base}"
+    return f"{base}_value" if base in RESERVED else base
 
 
 class Statements:

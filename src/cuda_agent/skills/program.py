@@ -99,6 +99,8 @@ class Apply:
     parameters: tuple[float, ...] = ()
     name: str = ""
     """What a person would call the result."""
+    origin: str = ""
+    """The reference's operation it is part of, such as `softmax`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,6 +116,8 @@ class Reduce:
     shape: Shape
     """Shape of the result as a leaf: row dimensions, with or without ones behind them."""
     name: str = ""
+    origin: str = ""
+    """The reference's operation it is part of."""
 
     @property
     def key(self) -> tuple[str, int]:

@@ -221,7 +221,7 @@ class _Reader:
                 return self._argument(seen)
             return NodeRef(name=value.name)
         if isinstance(value, torch.SymInt):
-            return Constant(value=_number(value))
+            return Constant(value=_number(value), symbol=self._symbol(value))
         if isinstance(value, torch.SymFloat):
             return Constant(value=float(value))
         if isinstance(value, torch.SymBool):

@@ -313,7 +313,7 @@ class _Rows:
             long_rows = f"{name}_long_rows_kernel<{n}, {threads}><<<static_cast<unsigned>(rows), {threads}, 0, stream>>>({arguments});"
             return [*lines, "{", f"  {long_rows}", "}"] if lines else [long_rows]
 
-        body = ["if (rows == 0 || columns == 0) return cudaSuccess;", *choose]
+        body = ["if (rows == 0) return cudaSuccess;", *choose]
         if width > 1:
             body += [f"const bool vector = {' && '.join(dict.fromkeys(conditions))};", "if (vector) {"]
             body += [*indented(ladder(width), 1), "} else {", *indented(ladder(1), 1), "}"]
