@@ -26,6 +26,8 @@ class TensorFile(msgspec.Struct, frozen=True, kw_only=True):
     shape: tuple[int, ...]
     stride: tuple[int, ...] | None = None
     """Strides of the original when it is dense but not contiguous; the file is contiguous all the same."""
+    on_device: bool = False
+    """Whether the bytes lie in device memory of the process that wrote, and the file only says where."""
 
 
 class TensorLeaf(msgspec.Struct, frozen=True, kw_only=True, tag_field="node", tag="tensor"):

@@ -85,6 +85,8 @@ class _Session:
             self._link.send(self._raised(error))
 
     def _load(self) -> None:
+        if self._on_device():
+            torch.zeros(1, device=self._request.device)  # the context takes a while, and nothing is asked for yet
         works = self._on_device() or poison.host_poison_works()
         if self._request.emulated:
             # Before the extension: its emulated build links against the stand-in runtime that this loads. The
@@ -177,7 +179,7 @@ class _Session:
         stem = Path(self._request.outputs) / str(command.trial)
         if readable:
             files = [
-                values.write_tensor(tensor, stem.with_name(f"{stem.name}-{index}.bin"))
+                values.write_tensor(tensor, stem.with_name(f"{stem.name}-{index}.bin"), shared=True)
                 for index, tensor in enumerate(plain)
             ]
         else:
@@ -195,7 +197,9 @@ class _Session:
             changed_inputs=self._changed(inputs, command.inputs.tensors),
             shared_inputs=values.shared_memory(plain, inputs) if readable else (),
             earlier_changed=earlier_changed,
-            launches=None if self._emulator is None or not self._request.library else self._emulator.counters()["launches"],
+            launches=None
+            if self._emulator is None or not self._request.library
+            else self._emulator.counters()["launches"],
             seconds=seconds,
         )
 

@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from cuda_agent.records import codec
@@ -22,7 +23,6 @@ from cuda_agent.records.verification import (
     Quit,
     Take,
     Taken,
-    TensorFile,
 )
 from cuda_agent.worker import poison, values
 
@@ -37,6 +37,8 @@ POISON = (0xFE, 0x7B, 0xFF)
 def main(folder: Path, channel: socket.socket) -> None:
     """Serve `CompareCommand`s until told to quit."""
     request = codec.read(folder / "request.json", CompareRequest)
+    if request.device.startswith("cuda"):
+        torch.zeros(1, device=request.device)  # the context takes a while, and there is nothing to compare yet
     link = Channel(channel)
     taken: list[torch.Tensor] = []
     seen: dict[tuple[int, bytes], int] = {}
@@ -74,7 +76,7 @@ def _take(command: Take, device: str, taken: list[torch.Tensor], seen: dict[tupl
     for index, file in enumerate(command.tensors):
         try:
             # Strides are a candidate's claim and of no use here.
-            plain = TensorFile(file=file.file, dtype=file.dtype, shape=file.shape)
+            plain = msgspec.structs.replace(file, stride=None)
             tensor = values.read_tensor(plain, device)
         except ValueError as error:
             return Taken(trial=command.trial, unreadable=f"output {index}: {error}", same_as=())

@@ -109,7 +109,7 @@ class _Session:
         self._weights[command.number] = state
         folder = Path(self._request.handover)
         files = [
-            values.write_tensor(value, folder / f"weights-{command.number}-{index}.bin")
+            values.write_tensor(value, folder / f"weights-{command.number}-{index}.bin", shared=True)
             for index, value in enumerate(state.values())
         ]
         return WeightsMade(number=command.number, names=tuple(state), tensors=tuple(files), parameters=len(changed))
@@ -152,7 +152,9 @@ class _Session:
         _, tensors = values.flatten(inputs, pickled=False)
         self._command = command
         self._made = _checksum(tensors)
-        written = values.write_values(inputs, Path(self._request.handover), f"{command.trial}", pickled=True)
+        written = values.write_values(
+            inputs, Path(self._request.handover), f"{command.trial}", pickled=True, shared=True
+        )
         stats: tuple[OutputStats, ...] = ()
         sizes: tuple[int, ...] = ()
         raised = ""
@@ -206,15 +208,22 @@ class _Session:
             random = self._differs(ran, again)
         folder = Path(self._request.private)
         files = [
-            values.write_tensor(tensor, folder / f"{command.trial}-{index}.bin")
+            values.write_tensor(tensor, folder / f"{command.trial}-{index}.bin", shared=True)
             for index, tensor in enumerate(ran.expected)
         ]
         alternatives = [
-            None if tensor is None else values.write_tensor(tensor, folder / f"{command.trial}-{index}-alternative.bin")
+            None
+            if tensor is None
+            else values.write_tensor(tensor, folder / f"{command.trial}-{index}-alternative.bin", shared=True)
             for index, tensor in enumerate(ran.alternatives)
         ]
         shapes = [
-            TensorFile(file=file.file, dtype=values.dtype_name(output.dtype), shape=tuple(output.shape))
+            TensorFile(
+                file=file.file,
+                dtype=values.dtype_name(output.dtype),
+                shape=tuple(output.shape),
+                on_device=file.on_device,
+            )
             for file, output in zip(files, ran.outputs, strict=True)
         ]
         reply = Expected(

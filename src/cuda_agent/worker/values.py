@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import torch
 
 from cuda_agent.records.verification import (
@@ -26,6 +27,7 @@ from cuda_agent.records.verification import (
     Tree,
     Values,
 )
+from cuda_agent.worker.device_blocks import BLOCKS, FILE_BYTES, SMALLEST_BYTES
 
 CHUNK_BYTES = 64 << 20
 """Of one copy between a device and a file."""
@@ -54,10 +56,12 @@ def rebuild(tree: Tree, tensors: list[torch.Tensor]) -> Any:
     return {key: rebuild(item, tensors) for key, (_, item) in zip(keys, tree.items, strict=True)}
 
 
-def write_values(value: Any, folder: Path, stem: str, *, pickled: bool) -> Values:
-    """Write the tensors of `value` to `folder/stem-<index>.bin`."""
+def write_values(value: Any, folder: Path, stem: str, *, pickled: bool, shared: bool = False) -> Values:
+    """Write the tensors of `value` to `folder/stem-<index>.bin`; `shared` as in `write_tensor`."""
     tree, tensors = flatten(value, pickled=pickled)
-    files = [write_tensor(tensor, folder / f"{stem}-{index}.bin") for index, tensor in enumerate(tensors)]
+    files = [
+        write_tensor(tensor, folder / f"{stem}-{index}.bin", shared=shared) for index, tensor in enumerate(tensors)
+    ]
     return Values(tree=tree, tensors=tuple(files))
 
 
@@ -66,8 +70,13 @@ def read_values(values: Values, device: str) -> Any:
     return rebuild(values.tree, [read_tensor(file, device) for file in values.tensors])
 
 
-def write_tensor(tensor: torch.Tensor, path: Path) -> TensorFile:
-    """Write the elements of a strided tensor, in row-major order, to a new file at `path`."""
+def write_tensor(tensor: torch.Tensor, path: Path, *, shared: bool = False) -> TensorFile:
+    """Write the elements of a strided tensor, in row-major order, to a new file at `path`.
+
+    Args:
+        shared: large elements on a CUDA device may stay there, where this process keeps them for as long as it lives
+            and the file exists.
+    """
     tensor = tensor.detach().resolve_conj().resolve_neg()
     dense = not tensor.is_contiguous() and tensor.numel() > 0 and _is_dense(tensor)
     record = TensorFile(
@@ -78,6 +87,8 @@ def write_tensor(tensor: torch.Tensor, path: Path) -> TensorFile:
     )
     if tensor.numel():
         data = as_bytes(tensor)
+        if shared and data.is_cuda and data.numel() >= SMALLEST_BYTES and BLOCKS.put(data, path):
+            return msgspec.structs.replace(record, on_device=True)
         with path.open("wb", buffering=0) as file:
             for _, part in _parts(data):
                 if part.device.type != "cpu":
@@ -95,7 +106,7 @@ def read_tensor(file: TensorFile, device: str) -> torch.Tensor:
     dtype = dtype_of(file.dtype)
     if file.stride is not None:
         tensor = torch.empty_strided(file.shape, file.stride, dtype=dtype, device=device)
-        tensor.copy_(read_tensor(TensorFile(file=file.file, dtype=file.dtype, shape=file.shape), device))
+        tensor.copy_(read_tensor(msgspec.structs.replace(file, stride=None), device))
         return tensor
     tensor = torch.empty(file.shape, dtype=dtype, device=device)
     read_into(file, as_bytes(tensor))
@@ -104,6 +115,10 @@ def read_tensor(file: TensorFile, device: str) -> torch.Tensor:
 
 def read_into(file: TensorFile, target: torch.Tensor) -> None:
     """Copy the bytes of `file` into the flat `uint8` tensor `target`; raises ValueError like `read_tensor`."""
+    if file.on_device:
+        with _block(file, target) as block:
+            target.copy_(block)
+        return
     with _opened(file, target.numel()) as descriptor:
         if target.device.type == "cpu":
             _read_whole(descriptor, target.numpy().data)
@@ -117,6 +132,9 @@ def read_into(file: TensorFile, target: torch.Tensor) -> None:
 def holds(tensor: torch.Tensor, file: TensorFile) -> bool:
     """Return whether `tensor` has the bytes of `file`; raises ValueError like `read_tensor`."""
     now = as_bytes(tensor)
+    if file.on_device:
+        with _block(file, now) as block:
+            return torch.equal(now, block)
     with _opened(file, now.numel()) as descriptor:
         for _, part in _parts(now):
             then = torch.empty(part.numel(), dtype=torch.uint8)
@@ -166,6 +184,17 @@ def shared_memory(outputs: list[torch.Tensor], inputs: list[torch.Tensor]) -> tu
                 if max(a[0], b[0]) < min(a[1], b[1]):
                     pairs.append((o, i))
     return tuple(pairs)
+
+
+@contextlib.contextmanager
+def _block(file: TensorFile, like: torch.Tensor) -> Iterator[torch.Tensor]:
+    """Open the device memory that `file` announces, as many bytes as `like` has."""
+    if not like.is_cuda:
+        raise ValueError("the file announces device memory, and the tensor does not lie on a CUDA device")
+    with _opened(file, FILE_BYTES) as descriptor:
+        text = os.read(descriptor, FILE_BYTES)
+    with BLOCKS.opened(text, Path(file.file), like.numel(), like.device) as block:
+        yield block
 
 
 @contextlib.contextmanager
