@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,9 @@ PREPARE_LIMIT_S = 120.0
 ROUND_LIMIT_S = 30.0
 """Longest wait for a round, on top of four times what its calls should take."""
 LONGEST_ROUND_S = 300.0
+COVER_SHARE = 2.0
+LEAST_COVER_US = 50.0
+"""How long the device may be kept waiting before a call: this, or that share of the call's wall time and this."""
 LIMITS = Limits(memory_bytes=64 * GIB, processes=512)
 """Host memory of a CUDA context and of torch.compile's workers, of which there is one a core."""
 
@@ -54,6 +58,7 @@ class ContenderProcess:
         self.leftover_us: list[float] = []
         self.unaccounted_us: list[float] = []
         """Per turn: what the gate's clock saw beyond the times reported, a call."""
+        self.exposed = 0
         job = WorkerJob(worker="stopwatch", folder=str(folder), limits=LIMITS, environment=dict(environment))
         self._job = sandbox.start(job)
         self._link = Channel(self._job.channel)
@@ -63,7 +68,7 @@ class ContenderProcess:
         """Let it make inputs, build and warm up."""
         limit_s = COMPILE_LIMIT_S if self.name in ("compiled", "max-autotune") else PREPARE_LIMIT_S
         self.ready = self.ask(Prepare(seeds=seeds, exact=exact), Prepared, limit_s)
-        if self.ready.call_us <= 0 or self.ready.sets < 2 or self.ready.sets > len(seeds):
+        if self.ready.call_us <= 0 or self.ready.cover_us < 0 or self.ready.sets < 2 or self.ready.sets > len(seeds):
             raise self._lied("nonsense about its warm-up")
         return self.ready
 
@@ -81,13 +86,17 @@ class ContenderProcess:
                 f"{len(times.device_us)} and {len(times.wall_us)} times where {len(device)} and {len(wall)} calls were "
                 "asked for"
             )
-        if min((*times.device_us, *times.wall_us)) <= 0:
-            raise self._lied("a time that is not above 0")
+        if min((*times.device_us, *times.wall_us)) <= 0 or not 0 <= times.exposed <= len(device):
+            raise self._lied("a time that is not above 0, or a count that can't be")
         self.device_us += times.device_us
         self.wall_us += times.wall_us
         self.leftover_us += times.leftover_us
+        self.exposed += times.exposed
         if keep is None:  # writing the kept output takes time of its own
-            claimed = sum(times.device_us) + sum(times.leftover_us) + sum(times.wall_us)
+            # The wait that covers the launch is the process's own word, so it counts as far as the wall time explains
+            # it: enqueueing a call takes no longer than the whole call.
+            cover_us = min(self.ready.cover_us, COVER_SHARE * statistics.median(times.wall_us) + LEAST_COVER_US)
+            claimed = sum(times.device_us) + sum(times.leftover_us) + sum(times.wall_us) + len(device) * cover_us
             self.unaccounted_us.append((elapsed_us - claimed) / (len(device) + len(wall)))
         return times
 
@@ -95,6 +104,7 @@ class ContenderProcess:
         """Drop the samples taken so far."""
         for samples in (self.device_us, self.wall_us, self.leftover_us, self.unaccounted_us):
             samples.clear()
+        self.exposed = 0
 
     def samples(self) -> Samples:
         """Return the samples taken since the last `forget`."""
@@ -103,6 +113,7 @@ class ContenderProcess:
             case=self.case,
             device_us=tuple(self.device_us),
             wall_us=tuple(self.wall_us),
+            exposed=self.exposed,
             per_round=self.calls,
         )
 

@@ -95,6 +95,8 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag="prepared"):
     """Whether call times had settled when the warm-up ended."""
     call_us: float
     """Wall time of a call at the end of the warm-up; microseconds."""
+    cover_us: float
+    """How long the device waits before a call timed by events; microseconds."""
     sets: int
     """Input sets that were made."""
     input_seconds: float
@@ -124,6 +126,8 @@ class RoundTimes(msgspec.Struct, frozen=True, kw_only=True, tag="round-times"):
     leftover_us: tuple[float, ...]
     """Per call timed by events: how long the device stayed busy after the end event. Work that the contender
     left on another stream shows here."""
+    exposed: int
+    """Calls timed by events that the device began before the host had enqueued them whole."""
     changed: tuple[str, ...]
     """What the contender changed in its process and should not have: TF32 switches, the current stream, clocks."""
     kept: tuple[KeptOutput, ...] = ()

@@ -15,10 +15,13 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     contender: Contender
     case: str
     device_us: tuple[float, ...]
-    """Per call, cold L2, from an event pair around the call; microseconds."""
+    """Per call, cold L2, from an event pair around the call, enqueued while the device waits; microseconds."""
     wall_us: tuple[float, ...]
     """Per call, host clock from call to device idle, cold L2; calls of their own, since an idle device at the
     start would put launch latency into the device time. As many as `device_us`; microseconds."""
+    exposed: int = 0
+    """How many of `device_us` hold some of the host's launch latency, since the device began the call before the host
+    had enqueued it whole. None where covering it worked; all where a call itself waits for the device."""
     per_round: int = 1
     """Calls of one turn of the contender; samples of one turn are not independent of each other."""
     from_cache: bool = False

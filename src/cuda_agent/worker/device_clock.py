@@ -32,6 +32,8 @@ class CudaClock:
         torch.empty(1, device=self._device)
         self._event = library._CudaEventBase
         self._synchronize = library._cuda_synchronize
+        self._sleep = library._cuda_sleep
+        self._cycles_per_us = 0.0
         self._raw_stream = library._cuda_getCurrentRawStream
         self._index = torch.cuda.current_device()
         self._stream: Any = torch.cuda.current_stream(self._device)
@@ -55,6 +57,16 @@ class CudaClock:
         """Enqueue writes that push everything out of the L2 cache."""
         self._scratch.fill_(1)
 
+    def delay(self, us: float) -> None:
+        """Enqueue about `us` microseconds of waiting, so that what is enqueued next does not start at once."""
+        if not self._cycles_per_us:
+            cycles = 500_000
+            for _ in range(2):  # the first one loads the kernel
+                begin = self.mark()
+                self._sleep(cycles)
+                self._cycles_per_us = cycles / self.between_us(begin, self.mark())
+        self._sleep(int(us * self._cycles_per_us))
+
     def fill_bytes_per_us(self) -> float:
         """Measure the bandwidth of `fill`."""
         self.fill()
@@ -67,6 +79,10 @@ class CudaClock:
         event = self._event(enable_timing=True)
         event.record(self._stream)
         return event
+
+    def reached(self, mark: Any) -> bool:
+        """Return whether the device has come to a mark."""
+        return bool(mark.query())
 
     def between_us(self, begin: Any, end: Any) -> float:
         """Wait for `end` and return the time between two marks, microseconds."""
