@@ -211,6 +211,7 @@ class _Conversation:
         self._plain_stats: dict[str, tuple[OutputStats, ...]] = {}
         self._notes: list[str] = []
         self._launches: int | None = None
+        self._last_called = -1
         self._reference_s = 0.0
         self._seconds = 0.0
         self._where = ""
@@ -338,6 +339,7 @@ class _Conversation:
                 self._call_limit(),
                 trial,
             )
+            self._last_called = trial.number
             self._seconds += called.seconds
             self._launches = called.launches
             outside = any(not self._is_ours(file) for file in called.outputs.tensors)
@@ -363,19 +365,19 @@ class _Conversation:
                 raise _Stop(self._contract(trial, "output bytes", f"The result can't be read: {why}."))
             return self._check_values(trial, made, called, expected, taken)
         finally:
-            self._forget(trial)
+            self._forget()
 
     def _is_ours(self, file: TensorFile) -> bool:
         return not file.file or Path(file.file).parent == self._outputs
 
-    def _forget(self, trial: Trial) -> None:
+    def _forget(self) -> None:
         """Delete files that are no longer needed; the candidate compares its last result after the next call."""
         for path in (self._folder / "handover").glob("[0-9]*-*.bin"):
             path.unlink()
         for path in (self._folder / "private").iterdir():
             path.unlink()
         for path in self._outputs.iterdir():
-            if path.is_file() and not path.name.startswith(f"{trial.number}-"):
+            if path.is_file() and not path.name.startswith(f"{self._last_called}-"):
                 path.unlink()
 
     def _call_limit(self) -> float:

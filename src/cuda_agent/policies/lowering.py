@@ -34,7 +34,6 @@ from cuda_agent.skills.program import (
     reshaped,
     walk,
 )
-from cuda_agent.skills.sharing import shared
 
 
 class Uncovered(Exception):
@@ -123,7 +122,7 @@ class Lowering:
     def size(self, argument: Constant) -> Value:
         """Return a size that depends on the inputs' shapes as a number to compute with."""
         assert isinstance(argument.value, int)
-        return Value(Size((Dim(argument.value, argument.symbol),), 0.0, "int64"), ())
+        return Value(Size((Dim(argument.value, argument.symbol),), "int64"), ())
 
     def apply(
         self, op: str, operands: Sequence[Operand], dtype: str, *, parameters: Sequence[float] = (), name: str = ""
@@ -333,8 +332,7 @@ class Lowering:
         while name in taken:
             name += "_next"
         taken.add(name)
-        rows = domain is not None and not domain.total
-        program = shared(Program(name, outputs), domain.columns if rows and domain is not None else None)
+        program = Program(name, outputs)
         skill = "pointwise" if domain is None else ("total_reduction" if domain.total else "row_program")
         return Kernel(program, skill)
 

@@ -272,28 +272,50 @@ def _mean(lowering: Lowering, node: Node) -> Value:
     return _mean_of(lowering, value, dims, keep=keep, dtype=_dtype(node), name=node.name)
 
 
-def _mean_of(
-    lowering: Lowering, value: Value, dims: list[int], *, keep: bool, dtype: str, name: str, less: float = 0.0
-) -> Value:
-    """Return the sum over `dims` divided by the number of elements less `less`."""
+def _mean_of(lowering: Lowering, value: Value, dims: list[int], *, keep: bool, dtype: str, name: str) -> Value:
+    """Return the sum over `dims` divided by the number of elements."""
     rank = len(value.shape)
     reduced = [value.shape[d % rank] for d in dims] if dims else list(value.shape)
     total = lowering.reduce("sum", value, dims, keep=keep, dtype=dtype, name=f"{name}_sum")
-    size = Value(Size(tuple(reduced), less, dtype if "float" in dtype else "float32"), ())
+    size = Value(Size(tuple(reduced), dtype if "float" in dtype else "float32"), ())
     return lowering.apply("div", [total, size], dtype, name=name)
 
 
 def _variance_of(
     lowering: Lowering, value: Value, dims: list[int], *, keep: bool, correction: float, dtype: str, name: str
-) -> tuple[Value, Value]:
-    """Return variance and mean, in two passes: the squares of small differences, not the difference of large squares."""
-    kept_mean = _mean_of(lowering, value, dims, keep=True, dtype=dtype, name=f"{name}_mean")
-    shifted = lowering.apply("sub", [value, kept_mean], dtype, name="shifted")
+) -> tuple[Value, Value, Value]:
+    """Return variance, mean, and value - mean, by the corrected two-pass algorithm.
+
+    The mean of a long row is rounded; the mean of what is left after subtracting it says by how much. Without that,
+    rows of nearly equal values would lose most digits of their small variance.
+    Source: Chan, Golub, LeVeque, "Algorithms for computing the sample variance", 1983, equation 1.7.
+    """
+    rough = _mean_of(lowering, value, dims, keep=True, dtype=dtype, name=f"{name}_rough_mean")
+    shifted = lowering.apply("sub", [value, rough], dtype, name="shifted")
+    left = _mean_of(lowering, shifted, dims, keep=True, dtype=dtype, name="left_over")
     squares = lowering.apply("square", [shifted], dtype, name="squares")
-    variance = _mean_of(lowering, squares, dims, keep=keep, dtype=dtype, name=name, less=correction)
+    rank = len(value.shape)
+    reduced_dims = tuple(value.shape[d % rank] for d in dims) if dims else value.shape
+    size = Value(Size(reduced_dims, dtype), ())
+    divisor = lowering.apply("sub", [size, correction], dtype, name="divisor") if correction else size
+    total = lowering.reduce("sum", squares, dims, keep=True, dtype=dtype, name="sum_of_squares")
+    excess = lowering.apply("mul", [lowering.apply("mul", [left, left], dtype), size], dtype, name="excess")
+    difference = lowering.apply("sub", [total, excess], dtype, name="difference")
+    # Rounding may push a variance of nothing below zero. (NaN stays: it is a maximum's result.)
+    variance = lowering.apply("div", [lowering.apply("maximum", [difference, 0.0], dtype), divisor], dtype, name=name)
+    mean = lowering.apply("add", [rough, left], dtype, name="mean")
+    centred = lowering.apply("sub", [shifted, left], dtype, name="centred")
     if keep:
-        return variance, kept_mean
-    return variance, _mean_of(lowering, value, dims, keep=False, dtype=dtype, name=f"{name}_mean")
+        return variance, mean, centred
+    reduced = {d % rank for d in dims} if dims else set(range(rank))
+    kept = tuple(dim for d, dim in enumerate(value.shape) if d not in reduced)
+    return _as_value(lowering, variance, kept), _as_value(lowering, mean, kept), centred
+
+
+def _as_value(lowering: Lowering, value: Value, shape: Shape) -> Value:
+    """Return a value under another shape, stored if its expression can't have that shape."""
+    seen = lowering.view(value, shape)
+    return seen if isinstance(seen, Value) else lowering.store(seen.value, seen.shape)
 
 
 def _variance(lowering: Lowering, node: Node) -> Result | tuple[Result, ...]:
@@ -311,7 +333,7 @@ def _variance(lowering: Lowering, node: Node) -> Result | tuple[Result, ...]:
     kind = node.target.split(".")[1]
     if kind == "std":
         return lowering.apply("sqrt", [both[0]], value.dtype, name=node.name)
-    return both if kind == "var_mean" else both[0]
+    return both[:2] if kind == "var_mean" else both[0]
 
 
 def _vector_norm(lowering: Lowering, node: Node) -> Value:
@@ -380,8 +402,7 @@ def _logsumexp(lowering: Lowering, node: Node) -> Value:
         return logarithm
     rank = len(shape)
     reduced = {d % rank for d in dims} if dims else set(range(rank))
-    squeezed = lowering.view(logarithm, tuple(shape[d] for d in range(rank) if d not in reduced))
-    return squeezed if isinstance(squeezed, Value) else lowering.store(squeezed.value, squeezed.shape)
+    return _as_value(lowering, logarithm, tuple(shape[d] for d in range(rank) if d not in reduced))
 
 
 def _log_of_sum(lowering: Lowering, value: Value, dims: list[int], dtype: str, name: str) -> Value:
@@ -417,11 +438,12 @@ def _normalized(
     lowering: Lowering, value: Value, dims: list[int], eps: float, dtype: str, name: str
 ) -> tuple[Value, Value, Value]:
     """Return (value - mean) / sqrt(variance + eps), mean, and 1 / sqrt(variance + eps)."""
-    variance, mean = _variance_of(lowering, value, dims, keep=True, correction=0.0, dtype=dtype, name="variance")
+    variance, mean, centred = _variance_of(
+        lowering, value, dims, keep=True, correction=0.0, dtype=dtype, name="variance"
+    )
     safe = lowering.apply("add", [variance, eps], dtype, name="variance_eps")
     scale = lowering.apply("rsqrt", [safe], dtype, name="inverse_deviation")
-    shifted = lowering.apply("sub", [value, mean], dtype, name="shifted")
-    return lowering.apply("mul", [shifted, scale], dtype, name=name), mean, scale
+    return lowering.apply("mul", [centred, scale], dtype, name=name), mean, scale
 
 
 def _affine(lowering: Lowering, value: Value, weight: Value | None, bias: Value | None, dtype: str, name: str) -> Value:
@@ -473,8 +495,7 @@ def _group_norm(lowering: Lowering, node: Node) -> tuple[Result, ...]:
     inner = Dim(channels.value // groups, f"{channels} // {groups}" if channels.text else "")
     split = (batch, Dim(groups), inner, *spatial)
     behind = (Dim(1),) * len(spatial)
-    seen = lowering.view(value, split)
-    seen = seen if isinstance(seen, Value) else lowering.store(seen.value, seen.shape)
+    seen = _as_value(lowering, value, split)
     dims = list(range(2, len(split)))
     result, mean, scale = _normalized(
         lowering, seen, dims, float(_plain(node, 7, "eps")), value.dtype, "group_normalized"
@@ -488,10 +509,7 @@ def _group_norm(lowering: Lowering, node: Node) -> tuple[Result, ...]:
 def _reseen(lowering: Lowering, node: Node, position: int, shape: Shape) -> Value | None:
     """Return an optional vector argument under a shape that broadcasts over channels."""
     value = _optional(lowering, node, position, "")
-    if value is None:
-        return None
-    seen = lowering.view(value, shape)
-    return seen if isinstance(seen, Value) else lowering.store(seen.value, seen.shape)
+    return None if value is None else _as_value(lowering, value, shape)
 
 
 def _batch_norm(lowering: Lowering, node: Node) -> tuple[Result, ...]:
@@ -523,8 +541,7 @@ def _batch_norm_of_instances(lowering: Lowering, node: Node) -> tuple[Result, ..
         split = repeated[0].value.shape
     elif repeated:
         raise Uncovered("weights that are repeated differently")
-    seen = lowering.view(value, (*split, *spatial))
-    seen = seen if isinstance(seen, Value) else lowering.store(seen.value, seen.shape)
+    seen = _as_value(lowering, value, (*split, *spatial))
     dims, dtype = list(range(len(split), len(split) + len(spatial))), value.dtype
     name = "instance_norm"
     result, mean, scale = _normalized(lowering, seen, dims, float(_plain(node, 5, "eps")), dtype, name)

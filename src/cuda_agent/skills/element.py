@@ -11,11 +11,9 @@ from cuda_agent.skills import cuda_text
 from cuda_agent.skills.program import (
     Apply,
     Block,
-    Column,
     Expression,
     Load,
     Number,
-    Reduce,
     Shape,
     Size,
     blocks,
@@ -161,10 +159,7 @@ def _work_dtype(parent: Apply) -> str:
 def size_text(size: Size, extents: Callable[[Shape], str]) -> str:
     """Return C++ for a size used as a number; `extents` names the kernel's parameter for a product of dimensions."""
     compute = cuda_text.COMPUTE[size.dtype]
-    text = f"static_cast<{compute}>({extents(size.dims)})"
-    if size.less:
-        text = f"({text} - {cuda_text.literal(size.less, compute)})"
-    return text
+    return f"static_cast<{compute}>({extents(size.dims)})"
 
 
 def loads(expressions: Iterable[Expression]) -> list[Load]:
@@ -186,25 +181,36 @@ class Extent:
 
 
 class Extents:
-    """Collects the sizes a kernel needs as parameters."""
+    """Collects the sizes a launcher needs as parameters, and which of them each of its kernels uses."""
 
-    def __init__(self, names: Names) -> None:
+    def __init__(self, names: Names, known: dict[str, Extent] | None = None) -> None:
         self._names = names
-        self._known: dict[str, Extent] = {}
+        self._all: dict[str, Extent] = {} if known is None else known
+        self._used: dict[str, Extent] = {}
+
+    def for_kernel(self) -> Extents:
+        """Return a collection for one kernel; what it uses becomes the launcher's as well."""
+        return Extents(self._names, self._all)
 
     def parameter(self, shape: Shape, wanted: str) -> str:
         """Return C++ for the product of `shape`: a literal when it is fixed, else a parameter's name."""
         if all(not dim.text for dim in shape):
             return str(count(shape))
         text = product_text(shape)
-        if text not in self._known:
-            self._known[text] = Extent(self._names.fresh(wanted), text)
-        return self._known[text].name
+        if text not in self._all:
+            self._all[text] = Extent(self._names.fresh(wanted), text)
+        self._used[text] = self._all[text]
+        return self._all[text].name
 
     @property
-    def listed(self) -> list[Extent]:
-        """All parameters asked for so far."""
-        return list(self._known.values())
+    def used(self) -> list[Extent]:
+        """The parameters asked for here."""
+        return list(self._used.values())
+
+    @property
+    def all(self) -> list[Extent]:
+        """The parameters asked for here and by all kernels."""
+        return list(self._all.values())
 
 
 def index_text(found: Access, position: str, extents: Extents, name: str, index_type: str) -> str:
@@ -226,13 +232,3 @@ def index_text(found: Access, position: str, extents: Extents, name: str, index_
 
 def _cast(text: str, index_type: str) -> str:
     return f"static_cast<{index_type}>({text})"
-
-
-def is_full(expression: Expression, shape: Shape, columns: int) -> bool:
-    """Whether an expression differs between the elements of a row."""
-    for item in walk(expression) if not isinstance(expression, Reduce) else ():
-        if isinstance(item, Column):
-            return True
-        if isinstance(item, Load) and access(item.shape, shape, columns).place in ("full", "column", "indexed"):
-            return True
-    return False

@@ -73,10 +73,9 @@ class Number:
 
 @dataclass(frozen=True, eq=False)
 class Size:
-    """A size as a number to compute with, such as the divisor of a mean, less a fixed amount."""
+    """A size as a number to compute with, such as the divisor of a mean."""
 
     dims: Shape
-    less: float
     dtype: str
     shape: Shape = ()
 

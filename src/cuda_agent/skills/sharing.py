@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import replace
 
-from cuda_agent.skills.element import access
+from cuda_agent.skills.element import Access, access
 from cuda_agent.skills.program import (
-    Apply,
     Column,
     Expression,
     Load,
@@ -17,57 +16,78 @@ from cuda_agent.skills.program import (
     Reduce,
     Shape,
     Size,
+    Unplaceable,
     Value,
     count,
     product_text,
 )
 
 
-def shared(program: Program, columns: int | None) -> Program:
-    """Return the same program with equal subexpressions shared.
+def resolved(program: Program, *, rows: int | None, columns: int | None) -> tuple[Program, dict[int, Access]]:
+    """Return the program with equal expressions shared, and how each of its loads is read, by the load's `id`.
 
     Two loads of one tensor are equal when they read the same element at every position, whatever shape they are
-    seen under; `columns` is the length of a row, None where there are no rows.
+    seen under. `rows` and `columns` are None for kernels without rows.
+
+    Raises:
+        Unplaceable: a tensor is broadcast over rows in a way that no row kernel reads.
     """
-    known: dict[Hashable, Expression] = {}
-    done: dict[tuple[int, int], Expression] = {}
+    sharing = _Sharing(rows, columns)
+    outputs = tuple(
+        Output(output.name, Value(sharing.of(output.value.expression, output.value.shape), output.value.shape))
+        for output in program.outputs
+    )
+    return Program(program.name, outputs), sharing.ways
 
-    def visit(item: Expression, shape: Shape) -> Expression:
-        memo = (id(item), id(shape))
-        if memo not in done:
-            done[memo] = _once(item, shape)
-        return done[memo]
 
-    def _once(item: Expression, shape: Shape) -> Expression:
+class _Sharing:
+    def __init__(self, rows: int | None, columns: int | None) -> None:
+        self._rows = rows
+        self._columns = columns
+        self._known: dict[Hashable, Expression] = {}
+        self._done: dict[tuple[int, Shape], Expression] = {}
+        self._kept: list[Expression] = []
+        self.ways: dict[int, Access] = {}
+
+    def of(self, item: Expression, shape: Shape) -> Expression:
+        """Return the one expression that stands for `item` within a value of `shape`."""
+        memo = (id(item), shape)
+        if memo not in self._done:
+            self._kept.append(item)  # an id is only good while its object lives
+            self._done[memo] = self._first_of_its_kind(item, shape)
+        return self._done[memo]
+
+    def _first_of_its_kind(self, item: Expression, shape: Shape) -> Expression:
         key: Hashable
         if isinstance(item, Load):
-            way = access(item.shape, shape, columns)
-            # A row's value is found at the row, whether the value it is part of has columns or not.
-            place = "row" if way.place == "full" and columns and count(shape) * columns == whole else way.place
-            key = ("load", item.tensor.name, place, repr(way.blocks))
-        elif isinstance(item, Number):
+            way = self._way(item, shape)
+            load = self._known.setdefault(("load", item.tensor.name, way), item)
+            if load is item and self.ways.get(id(item), way) != way:
+                # One load object seen under two shapes that read it differently: two loads.
+                load = self._known[("load", item.tensor.name, way)] = replace(item)
+            self.ways[id(load)] = way
+            return load
+        if isinstance(item, Number):
             key = ("number", repr(item.value), item.dtype)
         elif isinstance(item, Size):
-            key = ("size", product_text(item.dims), item.less, item.dtype)
+            key = ("size", product_text(item.dims), item.dtype)
         elif isinstance(item, Column):
             key = ("column",)
         elif isinstance(item, Reduce):
-            operand = visit(item.operand, item.operand_shape)
-            item = replace(item, operand=operand)
-            key = ("reduce", item.kind, id(operand))
+            item = replace(item, operand=self.of(item.operand, item.operand_shape))
+            key = ("reduce", *item.key)
         else:
-            assert isinstance(item, Apply)
-            operands = tuple(visit(operand, shape) for operand in item.operands)
+            operands = tuple(self.of(operand, shape) for operand in item.operands)
             item = replace(item, operands=operands)
             key = ("apply", item.op, tuple(map(id, operands)), item.dtype, item.parameters)
-        return known.setdefault(key, item)
+        return self._known.setdefault(key, item)
 
-    whole = max(
-        (count(r.operand_shape) for r in program.reductions()),
-        default=max(count(output.value.shape) for output in program.outputs),
-    )
-    outputs = tuple(
-        Output(output.name, Value(visit(output.value.expression, output.value.shape), output.value.shape))
-        for output in program.outputs
-    )
-    return Program(program.name, outputs)
+    def _way(self, load: Load, shape: Shape) -> Access:
+        if self._rows is None or self._columns == 1 or count(shape) != self._rows:
+            return access(load.shape, shape, self._columns)
+        # A value for each row.
+        if count(load.shape) == 1:
+            return Access("uniform")
+        if count(load.shape) == self._rows:
+            return Access("row")
+        raise Unplaceable(f"{load.tensor.name} is broadcast over rows in a way that needs its own kernel")

@@ -7,7 +7,7 @@ device memory. What is left over at the end, and tensors that are not aligned, t
 from __future__ import annotations
 
 from cuda_agent.skills import cuda_text
-from cuda_agent.skills.element import Access, Extents, Names, Statements, access, index_text, loads, size_text
+from cuda_agent.skills.element import Access, Extents, Names, Statements, index_text, loads, size_text
 from cuda_agent.skills.kernel_text import (
     Generated,
     Tuning,
@@ -19,6 +19,7 @@ from cuda_agent.skills.kernel_text import (
     vector_width,
 )
 from cuda_agent.skills.program import Expression, Load, Program, Shape, Size, Tensor, Unplaceable, count, product_text
+from cuda_agent.skills.sharing import resolved
 
 
 def generate(program: Program, tuning: Tuning) -> Generated:
@@ -32,6 +33,7 @@ def generate(program: Program, tuning: Tuning) -> Generated:
 
 class _Pointwise:
     def __init__(self, program: Program, tuning: Tuning) -> None:
+        program, ways = resolved(program, rows=None, columns=None)
         self._program = program
         self._tuning = tuning
         self._shape: Shape = program.outputs[0].value.shape
@@ -42,9 +44,10 @@ class _Pointwise:
         for output in program.outputs:
             for load in loads([output.value.expression]):
                 self._tensors.setdefault(load.tensor.name, load.tensor)
-                self._loads[id(load)] = (load.tensor, access(load.shape, output.value.shape, None))
+                self._loads[id(load)] = (load.tensor, ways[id(load)])
         self._names = Names([*self._tensors, *(output.name for output in program.outputs), program.name, "total"])
-        self._extents = Extents(self._names)
+        self._launch_extents = Extents(self._names)
+        self._extents = self._launch_extents.for_kernel()
         dtypes = {t.dtype for t in self._tensors.values()} | {o.value.dtype for o in program.outputs}
         moved = {t.dtype for t, found in self._loads.values() if found.vectors} | {
             o.value.dtype for o in program.outputs
@@ -67,7 +70,7 @@ class _Pointwise:
             "",
         ]
         arguments = [t.python for t in self._tensors.values()] + [o.name for o in program.outputs]
-        arguments += [product_text(self._shape), *(e.python for e in self._extents.listed)]
+        arguments += [product_text(self._shape), *(e.python for e in self._launch_extents.all)]
         note = f"{self._tuning.threads} threads a block, {self._tuning.vectors} vectors of {width} elements a thread"
         return Generated(f"{program.name}_launcher", "\n".join(source), tuple(arguments), program.outputs, note=note)
 
@@ -92,7 +95,7 @@ class _Pointwise:
             text = statements.text(output.value.expression)
             results.append(f"{output.name}_value = {cuda_text.narrow(text, output.value.dtype)};")
         parameters = [f"{cuda_text.COMPUTE[t.dtype]} {name}" for name, t, _ in distinct]
-        parameters += [extent_parameter(e) for e in self._extents.listed]
+        parameters += [extent_parameter(e) for e in self._extents.used]
         parameters += [f"{cuda_text.STORAGE[o.value.dtype]}& {o.name}_value" for o in self._program.outputs]
         lines = [
             "// One element, in float where the tensors are narrower; rounded once, when it is stored.",
@@ -100,7 +103,7 @@ class _Pointwise:
             *indented([*statements.lines, *results], 1),
             "}",
         ]
-        self._element_extents = list(self._extents.listed)
+        self._element_extents = list(self._extents.used)
         return lines, list(statements.functions)
 
     def _leaf(self, expression: Expression, names: dict[tuple[str, str], str]) -> str | None:
@@ -142,9 +145,9 @@ class _Pointwise:
         body += [f"  {self._call('lane', 'results')}", "}", *storing]
         parameters = [tensor_parameter(t) for t in self._tensors.values()]
         parameters += [output_parameter(o) for o in self._program.outputs]
-        parameters += ["Index total", *(extent_parameter(e) for e in self._extents.listed)]
+        parameters += ["Index total", *(extent_parameter(e) for e in self._extents.used)]
         arguments = [t.name for t in self._tensors.values()] + [o.name for o in self._program.outputs]
-        arguments += [e.name for e in self._extents.listed]
+        arguments += [e.name for e in self._extents.used]
         piece = f"{self._program.name}_piece"
         return [
             "// N neighbouring elements from `position` on.",
@@ -175,7 +178,7 @@ class _Pointwise:
     def _piece_parameters(self) -> list[str]:
         parameters = [tensor_parameter(t) for t in self._tensors.values()]
         parameters += [output_parameter(o) for o in self._program.outputs]
-        return parameters + [extent_parameter(e) for e in self._extents.listed]
+        return parameters + [extent_parameter(e) for e in self._extents.used]
 
     def _conditions(self) -> list[str]:
         """Return what must hold for vectors: aligned tensors, and broadcast runs of whole vectors."""
@@ -184,7 +187,7 @@ class _Pointwise:
         for tensor, way in self._loads.values():
             for block in way.blocks:
                 shape = block.inner or block.size
-                text = self._extents.parameter(shape, f"{tensor.name}_{'inner' if block.inner else 'size'}")
+                text = self._launch_extents.parameter(shape, f"{tensor.name}_{'inner' if block.inner else 'size'}")
                 conditions.append(f"{text} % {self._width} == 0")
         return list(dict.fromkeys(conditions))
 
@@ -192,9 +195,13 @@ class _Pointwise:
         conditions = self._conditions() if self._width > 1 else []
         parameters = [tensor_parameter(t) for t in self._tensors.values()]
         parameters += [output_parameter(o) for o in self._program.outputs]
-        parameters += ["long long total", *(extent_parameter(e) for e in self._extents.listed), "cudaStream_t stream"]
+        parameters += [
+            "long long total",
+            *(extent_parameter(e) for e in self._launch_extents.all),
+            "cudaStream_t stream",
+        ]
         arguments = [t.name for t in self._tensors.values()] + [o.name for o in self._program.outputs]
-        extents = [e.name for e in self._extents.listed]
+        extents = [e.name for e in self._extents.used]
         threads, vectors = self._tuning.threads, self._tuning.vectors
 
         def launch(width: int, index: str) -> str:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cuda_agent.skills import cuda_text
-from cuda_agent.skills.element import Access, Extents, Names, Statements, access, index_text, size_text
+from cuda_agent.skills.element import Access, Extents, Names, Statements, index_text, size_text
 from cuda_agent.skills.kernel_text import (
     Generated,
     Tuning,
@@ -36,6 +36,7 @@ from cuda_agent.skills.program import (
     count,
     product_text,
 )
+from cuda_agent.skills.sharing import resolved
 
 THREADS_A_ROW = (32, 128, 256, 512, 1024)
 MOST_CARRIED = 64
@@ -103,25 +104,25 @@ __device__ __forceinline__ Found<T> better(Found<T> a, Found<T> b) {
 
 class _Rows:
     def __init__(self, program: Program, tuning: Tuning) -> None:
+        first = program.reductions()[0]
+        self._rows, self._columns = first.rows, first.columns
+        self._row_count, self._column_count = count(first.rows), count(first.columns)
+        program, self._ways = resolved(program, rows=self._row_count, columns=self._column_count)
         self._program = program
         self._tuning = tuning
         self._reductions = program.reductions()
-        first = self._reductions[0]
-        self._rows, self._columns = first.rows, first.columns
-        self._row_count, self._column_count = count(first.rows), count(first.columns)
         for reduction in self._reductions:
             if (count(reduction.rows), count(reduction.columns)) != (self._row_count, self._column_count):
                 raise Unplaceable("reductions over different rows or columns")
-        self._ways: dict[int, Access] = {}
         self._tensors: dict[str, Tensor] = {}
         self._full: dict[int, bool] = {}
         for reduction in self._reductions:
-            self._place(reduction.operand, reduction.operand_shape)
+            self._place(reduction.operand)
         for output in program.outputs:
             elements = count(output.value.shape)
             if elements not in (self._row_count, self._row_count * self._column_count):
                 raise Unplaceable(f"output {output.name} has one value for neither a row nor an element")
-            self._place(output.value.expression, output.value.shape)
+            self._place(output.value.expression)
         whole = self._row_count * self._column_count
         self._wide = [o for o in program.outputs if count(o.value.shape) == whole and self._is_wide(o)]
         self._narrow = [o for o in program.outputs if o not in self._wide]
@@ -134,32 +135,24 @@ class _Rows:
         moved = {t.dtype for t in self._tensors.values() if self._moves(t)} | {o.value.dtype for o in self._wide}
         self._width = 1 if tuning.scalar or not moved else vector_width(moved)
         self._functions: dict[str, None] = {}
+        self._kernel_extents: dict[bool, Extents] = {}
 
     def _is_wide(self, output: Output) -> bool:
         # With one column a row's value and an element's are alike; what does not vary in a row is written once.
         return self._column_count > 1 or self._full.get(id(output.value.expression), False)
 
-    def _place(self, expression: Expression, shape: Shape) -> bool:
-        """Find out how every leaf is read and whether each expression varies within a row."""
-        if id(expression) in self._full:
-            return self._full[id(expression)]
-        varies = False
-        if isinstance(expression, Load):
-            way = access(expression.shape, shape, self._column_count)
-            if way.place == "full" and count(shape) == self._row_count and self._column_count > 1:
-                way = Access("row")
-            elif count(shape) == self._row_count and way.place == "indexed" and self._column_count > 1:
-                raise Unplaceable(f"{expression.tensor.name} is broadcast over rows in a way that needs its own kernel")
-            self._ways[id(expression)] = way
-            self._tensors.setdefault(expression.tensor.name, expression.tensor)
-            varies = way.place in ("full", "column", "indexed")
-        elif isinstance(expression, Apply):
-            placed = [self._place(operand, shape) for operand in expression.operands]
-            varies = any(placed)
-        elif isinstance(expression, Column):
-            varies = True
-        self._full[id(expression)] = varies
-        return varies
+    def _place(self, expression: Expression) -> bool:
+        """Find out whether each expression varies within a row."""
+        if id(expression) not in self._full:
+            varies = isinstance(expression, Column)
+            if isinstance(expression, Load):
+                self._tensors.setdefault(expression.tensor.name, expression.tensor)
+                varies = self._ways[id(expression)].place in ("full", "column", "indexed")
+            elif isinstance(expression, Apply):
+                placed = [self._place(operand) for operand in expression.operands]
+                varies = any(placed)
+            self._full[id(expression)] = varies
+        return self._full[id(expression)]
 
     def _moves(self, tensor: Tensor) -> bool:
         return any(
@@ -228,7 +221,7 @@ class _Rows:
             "",
         ]
         arguments = [t.python for t in self._tensors.values()] + [o.name for o in program.outputs]
-        arguments += [product_text(self._rows), product_text(self._columns), *(e.python for e in self._extents.listed)]
+        arguments += [product_text(self._rows), product_text(self._columns), *(e.python for e in self._extents.all)]
         form = (
             f"rows in registers, up to {self._tuning.elements} elements a thread"
             if resident
@@ -243,12 +236,13 @@ class _Rows:
         )
 
     def _kernel(self, *, resident: bool) -> list[str]:
-        body = _KernelBody(self, resident)
+        extents = self._kernel_extents[resident] = self._extents.for_kernel()
+        body = _KernelBody(self, resident, extents)
         lines = body.lines()
         self._functions.update(body.functions)
         parameters = [tensor_parameter(t) for t in self._tensors.values()]
         parameters += [output_parameter(o) for o in self._program.outputs]
-        parameters += ["long long rows", "int columns", *(extent_parameter(e) for e in self._extents.listed)]
+        parameters += ["long long rows", "int columns", *(extent_parameter(e) for e in extents.used)]
         if resident:
             head = [
                 "// THREADS threads own a row and keep ITEMS vectors of N elements of it each.",
@@ -278,14 +272,16 @@ class _Rows:
         return [*head, *indented([*opening, *lines], 1), "}"]
 
     def _launcher(self, resident: bool) -> list[str]:
-        parameters = [tensor_parameter(t) for t in self._tensors.values()]
-        parameters += [output_parameter(o) for o in self._program.outputs]
-        parameters += ["long long rows", "int columns", *(extent_parameter(e) for e in self._extents.listed)]
-        parameters.append("cudaStream_t stream")
+        tensors = [tensor_parameter(t) for t in self._tensors.values()]
+        tensors += [output_parameter(o) for o in self._program.outputs]
+        tensors += ["long long rows", "int columns"]
         given = [t.name for t in self._tensors.values()] + [o.name for o in self._program.outputs]
-        given += ["rows", "columns", *(e.name for e in self._extents.listed)]
-        arguments = ", ".join(given)
+        given += ["rows", "columns"]
         name, elements, width = self._program.name, self._tuning.elements, self._width
+
+        def arguments(which: bool) -> str:
+            return ", ".join([*given, *(e.name for e in self._kernel_extents[which].used)])
+
         conditions = [f"columns % {width} == 0"]
         loads = self._all_loads()
         conditions += [
@@ -306,13 +302,14 @@ class _Rows:
                 for threads in THREADS_A_ROW:
                     lines += [
                         f"if (columns <= {threads} * {items * n}) {{",
-                        f"  launch_{name}<{n}, {items}, {threads}>({arguments}, stream);",
+                        f"  launch_{name}<{n}, {items}, {threads}>({arguments(True)}, stream);",
                         "} else",
                     ]
             threads = 512
-            long_rows = f"{name}_long_rows_kernel<{n}, {threads}><<<static_cast<unsigned>(rows), {threads}, 0, stream>>>({arguments});"
+            long_rows = f"{name}_long_rows_kernel<{n}, {threads}><<<static_cast<unsigned>(rows), {threads}, 0, stream>>>({arguments(False)});"
             return [*lines, "{", f"  {long_rows}", "}"] if lines else [long_rows]
 
+        every = [extent_parameter(e) for e in self._extents.all]
         body = ["if (rows == 0) return cudaSuccess;", *choose]
         if width > 1:
             body += [f"const bool vector = {' && '.join(dict.fromkeys(conditions))};", "if (vector) {"]
@@ -322,12 +319,13 @@ class _Rows:
         body.append("return cudaGetLastError();")
         launching = []
         if resident:
+            resident_extents = [extent_parameter(e) for e in self._kernel_extents[True].used]
             launching = [
                 "template <int N, int ITEMS, int THREADS>",
-                f"static void launch_{name}({', '.join(parameters)}) {{",
+                f"static void launch_{name}({', '.join([*tensors, *resident_extents, 'cudaStream_t stream'])}) {{",
                 "  constexpr int ROWS = THREADS < 128 ? 128 / THREADS : 1;",
                 "  const unsigned blocks = static_cast<unsigned>((rows + ROWS - 1) / ROWS);",
-                f"  {name}_kernel<N, ITEMS, THREADS><<<blocks, ROWS * THREADS, 0, stream>>>({arguments});",
+                f"  {name}_kernel<N, ITEMS, THREADS><<<blocks, ROWS * THREADS, 0, stream>>>({arguments(True)});",
                 "}",
                 "",
             ]
@@ -335,7 +333,7 @@ class _Rows:
             cuda_text.ALIGNED.strip(),
             "",
             *launching,
-            f'extern "C" int {name}_launcher({", ".join(parameters)}) {{',
+            f'extern "C" int {name}_launcher({", ".join([*tensors, *every, "cudaStream_t stream"])}) {{',
             *indented(body, 1),
             "}",
         ]
@@ -344,8 +342,9 @@ class _Rows:
 class _KernelBody:
     """The stages of one kernel."""
 
-    def __init__(self, rows: _Rows, resident: bool) -> None:
+    def __init__(self, rows: _Rows, resident: bool, extents: Extents) -> None:
         self._r = rows
+        self._extents = extents
         self._resident = resident
         self._names = Names([*rows._tensors, *(o.name for o in rows._program.outputs), "row_start", "thread", "item"])
         self._row_values: dict[tuple[str, int], str] = {}
@@ -476,7 +475,7 @@ class _KernelBody:
             return f"const Vector<{storage}, N> {name} = load<N>({tensor} + row_start + column);"
         if way.place == "column":
             return f"const Vector<{storage}, N> {name} = load<N>({tensor} + column);"
-        index = index_text(way, "(row_start + column)", self._r._extents, tensor, "long long")
+        index = index_text(way, "(row_start + column)", self._extents, tensor, "long long")
         if way.vectors:
             return f"const Vector<{storage}, N> {name} = load<N>({tensor} + {index});"
         return f"const {storage} {name} = {tensor}[{index}];"
@@ -509,7 +508,7 @@ class _KernelBody:
     def _extent(self, dims: Shape) -> str:
         if product_text(dims) == product_text(self._r._columns):
             return "columns"
-        return self._r._extents.parameter(dims, "extent")
+        return self._extents.parameter(dims, "extent")
 
     def _row_statements(self, roots: list[Expression]) -> list[str]:
         """Compute, once a row, everything below `roots` that does not vary within it."""

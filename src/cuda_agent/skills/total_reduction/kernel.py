@@ -6,7 +6,7 @@ Two launches instead of atomics on the result: the order of summation stays the 
 from __future__ import annotations
 
 from cuda_agent.skills import cuda_text
-from cuda_agent.skills.element import Access, Extents, Names, Statements, access, index_text, loads, size_text
+from cuda_agent.skills.element import Access, Extents, Names, Statements, index_text, loads, size_text
 from cuda_agent.skills.kernel_text import (
     Generated,
     Tuning,
@@ -30,6 +30,7 @@ from cuda_agent.skills.program import (
     product_text,
 )
 from cuda_agent.skills.row_program.kernel import REDUCE_FUNCTIONS, SHUFFLE, reduction_text
+from cuda_agent.skills.sharing import resolved
 
 BLOCKS = 1056
 """Blocks of the first kernel: eight for each of an H200's 132 multiprocessors."""
@@ -47,6 +48,7 @@ def generate(program: Program, tuning: Tuning) -> Generated:
 
 class _Total:
     def __init__(self, program: Program, tuning: Tuning) -> None:
+        program, self._ways = resolved(program, rows=None, columns=None)
         self._program = program
         self._tuning = tuning
         self._reductions = program.reductions()
@@ -58,12 +60,10 @@ class _Total:
                 raise Unplaceable("a reduction over everything needs the result of another one")
             if reduction.kind.startswith("arg"):
                 raise Unplaceable(f"{reduction.kind} over everything")
-        self._ways: dict[int, Access] = {}
         self._tensors: dict[str, Tensor] = {}
         for reduction in self._reductions:
             for load in loads([reduction.operand]):
                 self._tensors.setdefault(load.tensor.name, load.tensor)
-                self._ways[id(load)] = access(load.shape, reduction.operand_shape, None)
         self._after: dict[str, Tensor] = {}
         for output in program.outputs:
             if count(output.value.shape) != 1:
@@ -71,7 +71,8 @@ class _Total:
             self._collect_after(output.value.expression)
         taken = [*self._tensors, *self._after, *(o.name for o in program.outputs), program.name, "total", "thread"]
         self._names = Names(taken)
-        self._extents = Extents(self._names)
+        self._launch_extents = Extents(self._names)
+        self._first_extents, self._second_extents = (self._launch_extents.for_kernel() for _ in range(2))
         moved = {load.dtype for r in self._reductions for load in loads([r.operand]) if self._ways[id(load)].vectors}
         self._width = 1 if tuning.scalar or not moved else vector_width(moved)
         self._dtypes = {t.dtype for t in (*self._tensors.values(), *self._after.values())}
@@ -108,7 +109,7 @@ class _Total:
         tensors = {**self._tensors, **self._after}
         arguments = [t.python for t in tensors.values()] + [o.name for o in program.outputs]
         arguments += [name for name, _, _ in scratch]
-        arguments += [product_text(self._shape), *(e.python for e in self._extents.listed)]
+        arguments += [product_text(self._shape), *(e.python for e in self._launch_extents.all)]
         note = f"up to {BLOCKS} blocks of {THREADS} threads, vectors of {self._width} elements"
         return Generated(
             f"{program.name}_launcher", "\n".join(source), tuple(arguments), program.outputs, scratch=scratch, note=note
@@ -151,7 +152,7 @@ class _Total:
         scalar = [line.replace("k < N", "k < 1") for line in scalar]
         parameters = [tensor_parameter(t) for t in self._tensors.values()]
         parameters += [f"{cuda_text.STORAGE[r.dtype]}* {self._partials[r.key]}" for r in self._reductions]
-        parameters += ["long long total", *(extent_parameter(e) for e in self._extents.listed)]
+        parameters += ["long long total", *(extent_parameter(e) for e in self._first_extents.used)]
         return [
             "// Every block reduces the vectors it meets at a stride of the whole grid.",
             "template <int N>",
@@ -179,7 +180,7 @@ class _Total:
             return f"const Vector<{storage}, N> {name} = load<N>({tensor} + position);"
         if way.place == "uniform":
             return f"const {storage} {name} = {tensor}[0];"
-        index = index_text(way, "position", self._extents, tensor, "long long")
+        index = index_text(way, "position", self._first_extents, tensor, "long long")
         if way.vectors:
             return f"const Vector<{storage}, N> {name} = load<N>({tensor} + {index});"
         return f"const {storage} {name} = {tensor}[{index}];"
@@ -188,7 +189,7 @@ class _Total:
         if isinstance(expression, Load):
             return texts[id(expression)]
         if isinstance(expression, Size):
-            return size_text(expression, lambda dims: self._extents.parameter(dims, "extent"))
+            return size_text(expression, lambda dims: self._first_extents.parameter(dims, "extent"))
         return None
 
     def _second(self) -> list[str]:
@@ -216,7 +217,9 @@ class _Total:
                 return cuda_text.widen(f"{expression.tensor.name}[0]", expression.dtype)
             if isinstance(expression, Size):
                 whole = product_text(expression.dims) == product_text(self._shape)
-                return size_text(expression, lambda dims: "total" if whole else self._extents.parameter(dims, "extent"))
+                return size_text(
+                    expression, lambda dims: "total" if whole else self._second_extents.parameter(dims, "extent")
+                )
             return None
 
         statements = Statements(self._names, leaf)
@@ -228,7 +231,7 @@ class _Total:
         parameters = [f"const {cuda_text.STORAGE[r.dtype]}* {self._partials[r.key]}" for r in self._reductions]
         parameters += [tensor_parameter(t) for t in self._after.values()]
         parameters += [output_parameter(o) for o in self._program.outputs]
-        parameters += ["int blocks", "long long total", *(extent_parameter(e) for e in self._extents.listed)]
+        parameters += ["int blocks", "long long total", *(extent_parameter(e) for e in self._second_extents.used)]
         return [
             "// One block reduces the partial results and finishes.",
             f"__global__ void {self._program.name}_kernel({', '.join(parameters)}) {{",
@@ -245,12 +248,13 @@ class _Total:
         parameters = [tensor_parameter(t) for t in tensors.values()]
         parameters += [output_parameter(o) for o in self._program.outputs]
         parameters += [f"{cuda_text.STORAGE[r.dtype]}* {self._partials[r.key]}" for r in self._reductions]
-        parameters += ["long long total", *(extent_parameter(e) for e in self._extents.listed), "cudaStream_t stream"]
+        parameters += ["long long total"]
         partials = [self._partials[r.key] for r in self._reductions]
-        extents = [e.name for e in self._extents.listed]
-        first = ", ".join([*self._tensors, *partials, "total", *extents])
+        used = [e.name for e in self._first_extents.used]
+        first = ", ".join([*self._tensors, *partials, "total", *used])
+        used = [e.name for e in self._second_extents.used]
         second = ", ".join(
-            [*partials, *self._after, *(o.name for o in self._program.outputs), "blocks", "total", *extents]
+            [*partials, *self._after, *(o.name for o in self._program.outputs), "blocks", "total", *used]
         )
         conditions = []
         for reduction in self._reductions:
@@ -261,7 +265,7 @@ class _Total:
                 for block in way.blocks:
                     shape = block.inner or block.size
                     wanted = f"{load.tensor.name}_{'inner' if block.inner else 'size'}"
-                    conditions.append(f"{self._extents.parameter(shape, wanted)} % {width} == 0")
+                    conditions.append(f"{self._launch_extents.parameter(shape, wanted)} % {width} == 0")
         body = [
             f"// {BLOCKS} blocks at most: enough to fill the device, few enough for one block to finish.",
             f"const long long wanted = (total + {THREADS} * {width} - 1) / ({THREADS} * {width});",
@@ -279,6 +283,7 @@ class _Total:
         else:
             body.append(launch.format(1))
         body += [f"{name}_kernel<<<1, {THREADS}, 0, stream>>>({second});", "return cudaGetLastError();"]
+        parameters += [*(extent_parameter(e) for e in self._launch_extents.all), "cudaStream_t stream"]
         return [
             cuda_text.ALIGNED.strip(),
             "",
