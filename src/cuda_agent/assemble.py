@@ -28,6 +28,7 @@ from cuda_agent.gates.protocols import VerifyProtocol, protocol_named
 from cuda_agent.gates.source import SourceGate
 from cuda_agent.gates.toolkit import Toolkit, discover
 from cuda_agent.gates.verify import VerifyGate
+from cuda_agent.records.episode import Briefing
 from cuda_agent.records.evidence import Device, Environment
 from cuda_agent.records.graph import TracedGraph
 from cuda_agent.records.problem import Problem, ProblemDescription
@@ -58,6 +59,21 @@ class Session:
     scratch: Path
     description: Future[ProblemDescription]
     """Being found out while the caller goes on; raises `ProblemError` when the problem can't be used."""
+
+    def briefing(self, *, turn_limit: int, time_limit_s: float) -> Briefing:
+        """Return what a policy is told at the start; raises `ProblemError` when the problem can't be used."""
+        traced = self.trace()
+        return Briefing(
+            problem=self.problem,
+            description=self.description.result(),
+            graph=traced if isinstance(traced, TracedGraph) else None,
+            untraced=traced if isinstance(traced, str) else "",
+            device=self.device.name,
+            architecture=self.device.architecture,
+            multiprocessors=self.device.multiprocessors,
+            turn_limit=turn_limit,
+            time_limit_s=time_limit_s,
+        )
 
     def trace(self) -> TracedGraph | str:
         """Return the reference's operations at the device's shapes, or why they can't be listed."""

@@ -63,10 +63,15 @@ def optimize(
     device: DeviceOption = "auto",
     protocol: ProtocolOption = "strict",
     out: Annotated[Path | None, typer.Option("--out", help="Run folder to make; default: runs/TIME-PROBLEM.")] = None,
-    resume: Annotated[Path | None, typer.Option("--resume", help="Continue the run in this folder.")] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option("--resume", help="Continue the run in this folder; --turns and --seconds may raise its budget."),
+    ] = None,
     policy: Annotated[str, typer.Option("--policy", help="Who writes the kernel: composer (no model).")] = "composer",
-    turns: Annotated[int, typer.Option("--turns", help="Budget in tool calls.", min=1)] = 60,
-    seconds: Annotated[float, typer.Option("--seconds", help="Budget in wall seconds.", min=1)] = 900,
+    turns: Annotated[int | None, typer.Option("--turns", help="Budget in tool calls.  [default: 60]", min=1)] = None,
+    seconds: Annotated[
+        float | None, typer.Option("--seconds", help="Budget in wall seconds.  [default: 900]", min=1)
+    ] = None,
     seed: SeedOption = None,
     json: JsonOption = False,
 ) -> None:

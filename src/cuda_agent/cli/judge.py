@@ -58,7 +58,7 @@ def run(
                     device=chosen.name,
                     protocol=protocol,
                     policy="",
-                    seed=evidence.seed,
+                    seed=seed,
                     turn_limit=0,
                     time_limit_s=0,
                 ),

@@ -30,7 +30,9 @@ class Output:
     def __init__(self, *, json: bool) -> None:
         self.json = json
         self._errors = Console(stderr=True, highlight=False, soft_wrap=True)
-        self._console = Console(highlight=False, soft_wrap=True, stderr=json)
+        # Where no terminal says how wide it is, lines may be as long as code's.
+        width = None if self._errors.is_terminal else 120
+        self._console = Console(highlight=False, soft_wrap=True, stderr=json, width=width)
         self._status = self._errors.status("") if self._errors.is_terminal else None
         self._started = time.monotonic()
 

@@ -15,7 +15,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """What the policy asks the environment to do."""
 
     tool: str
-    """`read`, `write`, `compile`, `verify`, `profile`, `submit`."""
+    """`list`, `read`, `write`, `edit`, `compile`, `verify`, `profile` or `submit`."""
     arguments: dict[str, Any] = {}
     thought: str = ""
     """Why, in the policy's words; shown live and stored."""
@@ -53,18 +53,22 @@ class Briefing(msgspec.Struct, frozen=True, kw_only=True):
     multiprocessors: int
     """Streaming multiprocessors of the device; 0 on the emulated device."""
     turn_limit: int
+    time_limit_s: float
+
+
+EndReason = Literal["submitted", "gave up", "turn budget", "time budget"]
 
 
 class Ending(msgspec.Struct, frozen=True, kw_only=True):
     """How an episode ended."""
 
-    reason: Literal["submitted", "gave up", "turn budget", "time budget", "policy error"]
+    reason: EndReason
     note: str
     """The policy's closing words, such as which part of the problem it can't do."""
     turns: int
-    best: Evidence | None
+    best: Evidence | None = None
     """Best judged candidate of the episode."""
-    final: Evidence | None
+    final: Evidence | None = None
     """Last judged candidate."""
     build_seconds: float
     gate_seconds: float

@@ -23,7 +23,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     protocol: str
     policy: str
     """Empty for `judge`."""
-    seed: int
-    """Root seed of every trial of the run."""
+    seed: int | None
+    """Root seed of every judgement, as it was given; None draws a fresh secret one each time."""
     turn_limit: int
     time_limit_s: float

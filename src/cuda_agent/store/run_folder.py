@@ -97,6 +97,16 @@ class RunFolder:
         """The folder of the best candidate; absent until one was judged."""
         return self.path / "best"
 
+    def best_evidence(self) -> Evidence | None:
+        """Return the evidence of the best candidate, None until there is one."""
+        file = self.best / "evidence.json"
+        return codec.read(file, Evidence) if file.is_file() else None
+
+    def ending(self) -> Ending | None:
+        """Return how the episode ended, None while it has not."""
+        file = self.path / "ending.json"
+        return codec.read(file, Ending) if file.is_file() else None
+
     def add_verdict(self, evidence: Evidence) -> Path:
         """Store one judgement under the next number and return its path."""
         folder = self.path / "verdicts"

@@ -161,6 +161,7 @@ class _Reader:
         target = spec.target or ""
         if kind == "constant":
             return self._constant(node, target)
+        assert value is not None
         symbols = tuple(f"{_attribute(target)}.shape[{index}]" for index in range(value.dim()))
         return Node(name=node.name, kind=kind, target=target, value=_spec(value), symbols=symbols)
 
@@ -182,7 +183,8 @@ class _Reader:
 
     def _call(self, node: fx.Node) -> Node:
         value = node.meta["val"]
-        spec, symbols = None, ()
+        spec = None
+        symbols: tuple[str, ...] = ()
         if isinstance(value, torch.Tensor):
             spec = _spec(value)
             symbols = tuple(self._symbol(size) for size in value.shape)

@@ -21,6 +21,9 @@ from cuda_agent.skills.kernel_text import (
 from cuda_agent.skills.program import Expression, Load, Program, Shape, Size, Tensor, Unplaceable, count, product_text
 from cuda_agent.skills.sharing import resolved
 
+TUNINGS: tuple[dict[str, int | bool], ...] = ({"vectors": 1}, {"vectors": 4}, {"threads": 512}, {"threads": 128})
+"""More vectors a thread hide more latency and cost registers; the block size moves the tail."""
+
 
 def generate(program: Program, tuning: Tuning) -> Generated:
     """Return the kernel of a program without reductions.

@@ -39,8 +39,9 @@ from cuda_agent.skills.program import (
 from cuda_agent.skills.sharing import resolved
 
 THREADS_A_ROW = (32, 128, 256, 512, 1024)
-MOST_CARRIED = 64
-"""Most elements a thread carries between stages; with 1024 threads a block it has 64 registers."""
+
+TUNINGS: tuple[dict[str, int | bool], ...] = ({"elements": 8}, {"elements": 32}, {"resident": False})
+"""Fewer elements a thread mean more threads a row; many need registers that a full block does not have."""
 
 
 def generate(program: Program, tuning: Tuning) -> Generated:
