@@ -114,9 +114,10 @@ class Lowering:
     def operand(self, argument: Argument) -> Operand:
         """Return a tensor argument as a value and a number as it is."""
         if isinstance(argument, Constant):
-            if isinstance(argument.value, int | float | bool):
-                return self.size(argument) if argument.symbol else argument.value
-            raise Uncovered(f"an operand is {argument.value!r}")
+            number = plain(argument)
+            if isinstance(number, int | float | bool):
+                return self.size(argument) if argument.symbol else number
+            raise Uncovered(f"an operand is {number!r}")
         return self.value(argument)
 
     def size(self, argument: Constant) -> Value:
@@ -335,6 +336,12 @@ class Lowering:
         program = Program(name, outputs)
         skill = "pointwise" if domain is None else ("total_reduction" if domain.total else "row_program")
         return Kernel(program, skill)
+
+
+def plain(argument: Constant) -> int | float | bool | str | list[int] | None:
+    """Return a plain argument's value, with NaN and infinities as numbers."""
+    value = argument.value
+    return float(value) if isinstance(value, str) and value in ("nan", "inf", "-inf") else value
 
 
 def shape_of(node: Node) -> Shape:

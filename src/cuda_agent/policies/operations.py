@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
-from cuda_agent.policies.lowering import Lowering, Operation, Result, Uncovered, Viewed, shape_of
+from cuda_agent.policies.lowering import Lowering, Operation, Result, Uncovered, Viewed, plain, shape_of
 from cuda_agent.records.graph import Argument, Constant, Node
 from cuda_agent.skills.program import Column, Dim, Expression, Load, Number, ReduceKind, Shape, Size, Value, count, walk
 
@@ -29,7 +28,7 @@ def _plain(node: Node, position: int, keyword: str, default: Any = None) -> Any:
         return default
     if not isinstance(found, Constant):
         raise Uncovered(f"its argument {keyword} is a tensor")
-    return found.value
+    return plain(found)
 
 
 def _optional(lowering: Lowering, node: Node, position: int, keyword: str) -> Value | None:
@@ -224,6 +223,14 @@ def _expand(lowering: Lowering, node: Node) -> Value:
 
 def _same(lowering: Lowering, node: Node) -> Result:
     return lowering.result(node.arguments[0])
+
+
+def _slice(lowering: Lowering, node: Node) -> Result:
+    """Slices that take everything, as `x[:, None]` makes them."""
+    result = lowering.result(node.arguments[0])
+    if [dim.value for dim in result.shape] != [dim.value for dim in shape_of(node)]:
+        raise Uncovered("a part of a tensor")
+    return result
 
 
 def _permute(lowering: Lowering, node: Node) -> Result:
@@ -615,7 +622,7 @@ def _table() -> dict[str, Operation]:
         "bitwise_xor": "bit_xor",
     }
     table |= {f"aten.{name}": _scalar(op, 2) for name, op in binary.items()}
-    plain: dict[str, Operation | Callable[[Lowering, Node], Any]] = {
+    named: dict[str, Operation] = {
         "logical_not": _scalar("not", 1),
         "bitwise_not": _bitwise_not,
         "add": _sum_of("add"),
@@ -651,6 +658,7 @@ def _table() -> dict[str, Operation]:
         "squeeze": _view,
         "expand": _expand,
         "repeat": _repeat,
+        "slice": _slice,
         "permute": _permute,
         "transpose": _permute,
         "t": _permute,
@@ -685,7 +693,7 @@ def _table() -> dict[str, Operation]:
         "mv": _dot,
         "dot": _dot,
     }
-    table |= {f"aten.{name}": operation for name, operation in plain.items()}
+    table |= {f"aten.{name}": operation for name, operation in named.items()}
     table |= {
         "aten.max.dim": _largest("max"),
         "aten.min.dim": _largest("min"),

@@ -19,6 +19,7 @@ class Constant(msgspec.Struct, frozen=True, kw_only=True, tag="constant"):
     """A plain Python argument: number, bool, string, None, or list of ints."""
 
     value: int | float | bool | str | list[int] | None
+    """JSON has no NaN and no infinity: they are the texts `nan`, `inf` and `-inf`."""
     symbol: str = ""
     """For a size: a Python expression over the inputs' sizes; "" for a number that is fixed."""
 

@@ -7,6 +7,7 @@ plan does too. Everything else is decomposed to the core ATen set.
 from __future__ import annotations
 
 import ast
+import math
 import operator
 import re
 import socket
@@ -225,9 +226,11 @@ class _Reader:
         if isinstance(value, torch.SymInt):
             return Constant(value=_number(value), symbol=self._symbol(value))
         if isinstance(value, torch.SymFloat):
-            return Constant(value=float(value))
+            return self._argument(float(value))
         if isinstance(value, torch.SymBool):
             return Constant(value=bool(value))
+        if isinstance(value, float) and not math.isfinite(value):
+            return Constant(value=str(value))
         if value is None or isinstance(value, bool | int | float | str):
             return Constant(value=value)
         if isinstance(value, list | tuple):
