@@ -80,9 +80,12 @@ def _change(tensor: torch.Tensor, distribution: Distribution, generator: torch.G
     elif distribution == "zeros":
         tensor.zero_()
     elif distribution == "mixed signs":
+        seed = int(torch.randint(1 << 62, (), generator=generator))
+        local = torch.Generator(tensor.device).manual_seed(seed)
         for part in _parts(tensor):
-            signs = torch.randint(0, 2, part.shape, generator=generator, dtype=torch.int8)
-            part.mul_(signs.to(device=part.device, dtype=part.dtype).mul_(2).sub_(1))
+            # Drawn where the tensor lies: a quarter of a billion signs take the host a second.
+            signs = torch.randint(0, 2, part.shape, generator=local, dtype=torch.int8, device=part.device)
+            part.mul_(signs.to(part.dtype).mul_(2).sub_(1))
     elif distribution == "late spike":
         # The last element of every third row, and of the last: an online reduction must rescale, a tail must count.
         # Heights differ, so that an index of a maximum along another dimension is no matter of taste.
