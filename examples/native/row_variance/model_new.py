@@ -1,0 +1,13 @@
+"""Unbiased variance of each row, in one pass over memory."""
+
+import torch
+from cuda_extension import row_variance_launcher
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        x = x.contiguous()
+        y = torch.empty(x.shape[:-1], dtype=x.dtype, device=x.device)
+        row_variance_launcher(x, y, y.numel(), x.shape[-1])
+        return y
