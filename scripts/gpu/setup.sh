@@ -9,6 +9,7 @@
 # Fill the folder on a machine with a network, for the GPU machine's Python:
 #   pip download --only-binary=:all: --python-version 3.12 --implementation cp --platform manylinux2014_x86_64 \
 #       -d .carry/wheels msgspec 'typer>=0.16' 'rich>=13.9' tree-sitter tree-sitter-cuda nvidia-ml-py
+# (and pytest, pytest-timeout, for the tests that need a GPU: VENV/bin/python -m pytest -m gpu)
 # With a network on the GPU machine itself, scripts/setup.sh does all of this.
 set -euo pipefail
 cd "$(dirname "$0")/../.."

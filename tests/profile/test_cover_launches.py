@@ -9,10 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-pytest.importorskip("torch")
-
 from cuda_agent.records.channel import Channel
 from cuda_agent.records.stopwatch import Input, Prepare, Prepared, Quit, Reply, Round, RoundTimes, StopwatchRequest
 from cuda_agent.worker import stopwatch
