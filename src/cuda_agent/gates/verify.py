@@ -403,6 +403,9 @@ class _Conversation:
             allowed = max(bound, self._protocol.reference_error_factor * (usual or 0.0))
             if stats.floating and own > protocols.CHANGED_INPUTS_FACTOR * allowed:
                 return False
+            amplified = self._protocol.reference_error_factor * (stats.sensitivity or 0.0)
+            if amplified > max(allowed, protocols.LARGEST_BOUND):
+                return False
         return True
 
     def _bounds(self, trial: Trial, expected: Expected) -> tuple[Bound, ...]:

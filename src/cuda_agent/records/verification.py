@@ -163,6 +163,9 @@ class OutputStats(msgspec.Struct, frozen=True, kw_only=True):
     """max |reference - oracle| / (|oracle| + rms); None without an oracle."""
     relative_rms_error: float | None
     """||reference - oracle|| / ||oracle||; None without an oracle."""
+    sensitivity: float | None = None
+    """max |moved oracle - oracle| / (|oracle| + rms) when inputs are moved by one rounding step of float32; None when
+    not asked for, which is but for inputs whose output may amplify rounding while the reference happens to be exact."""
 
 
 class InputsMade(msgspec.Struct, frozen=True, kw_only=True, tag="inputs-made"):
