@@ -29,17 +29,18 @@ class Output:
 
     def __init__(self, *, json: bool) -> None:
         self.json = json
-        self._errors = Console(stderr=True, highlight=False, soft_wrap=True)
+        # No markup: messages hold indices such as `[0, 3]` and requirements such as `cuda-agent[toolkit]`.
+        self._errors = Console(stderr=True, highlight=False, markup=False, emoji=False, soft_wrap=True)
         # Where no terminal says how wide it is, lines may be as long as code's.
         width = None if self._errors.is_terminal else 120
-        self._console = Console(highlight=False, soft_wrap=True, stderr=json, width=width)
+        self._console = Console(highlight=False, markup=False, emoji=False, soft_wrap=True, stderr=json, width=width)
         self._status = self._errors.status("") if self._errors.is_terminal else None
         self._started = time.monotonic()
 
     def progress(self, gate: Gate, text: str) -> None:
         """Show what a gate is doing; only on a terminal, where it is overwritten by the next."""
         if self._status is not None:
-            self._status.update(f"{gate}: {text}")
+            self._status.update(Text(f"{gate}: {text}"))
             self._status.start()
 
     def report(self, report: GateReport) -> None:

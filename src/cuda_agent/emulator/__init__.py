@@ -4,7 +4,7 @@ It knows nothing of problems or gates. A candidate's own host code runs unchange
 runtime; every access to memory is checked; what it lacks it refuses by name. It has no notion of time.
 """
 
-from cuda_agent.emulator.build import core_library, host_headers
+from cuda_agent.emulator.build import built_library, core_library, host_headers
 from cuda_agent.emulator.module import Fault, LaunchFault, launch, load_ptx
 from cuda_agent.emulator.runtime import EMULATED_NVCC_FLAGS, Runtime, attach
 
@@ -14,6 +14,7 @@ __all__ = [
     "LaunchFault",
     "Runtime",
     "attach",
+    "built_library",
     "core_library",
     "host_headers",
     "launch",

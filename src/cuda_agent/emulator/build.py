@@ -48,13 +48,27 @@ def core_library() -> Path:
         ToolkitError: there is no host C++ compiler, or it can't compile the core.
         MachineError: the cache folder can't be written.
     """
+    return _build(_compiler(), _cache_folder() / "emulator")
+
+
+def built_library() -> Path | None:
+    """Return the core's shared object if it is in the cache already, else None; raises as `core_library` does."""
+    library = _cache_folder() / "emulator" / _key(_compiler(), _units()) / LIBRARY
+    return library if library.exists() else None
+
+
+def _compiler() -> str:
     compiler = shutil.which("g++")
     if compiler is None:
         raise ToolkitError(
             "The emulated device needs a host C++ compiler and found no g++ on the PATH. "
             "Install one (Debian or Ubuntu: apt install g++)."
         )
-    return _build(compiler, _cache_folder() / "emulator")
+    return compiler
+
+
+def _units() -> list[Path]:
+    return sorted(SOURCES.glob("*.cpp"))
 
 
 def _cache_folder() -> Path:
@@ -67,7 +81,7 @@ def _cache_folder() -> Path:
 
 @cache
 def _build(compiler: str, folder: Path) -> Path:
-    units = sorted(SOURCES.glob("*.cpp"))
+    units = _units()
     target = folder / _key(compiler, units)
     if (target / LIBRARY).exists():
         return target / LIBRARY
