@@ -52,20 +52,7 @@ def run(*, toolkit_only: bool, json: bool) -> None:
     output = Output(json=json)
     with reported(output):
         toolkit = _toolkit()
-        if toolkit_only:
-            findings = (_compiler(toolkit),)
-        else:
-            findings = (
-                _python(),
-                _torch(),
-                _host_compiler(),
-                _compiler(toolkit),
-                *_gpus(),
-                _emulated(toolkit),
-                _cache(),
-                _shared_memory(),
-                _temporary(),
-            )
+        findings = (_compiler(toolkit),) if toolkit_only else _everything(toolkit)
         able = not any(finding.status == "missing" for finding in findings)
         conclusion = _conclusion(findings, toolkit_only=toolkit_only)
         if json:
@@ -76,7 +63,7 @@ def run(*, toolkit_only: bool, json: bool) -> None:
                     "able": able,
                     "conclusion": conclusion,
                     "toolkit": None if isinstance(toolkit, ToolkitError) else toolkit,
-                    "devices": () if toolkit_only else [*cuda_devices()],
+                    "devices": () if toolkit_only else cuda_devices(),
                     "findings": findings,
                 }
             )
@@ -84,6 +71,20 @@ def run(*, toolkit_only: bool, json: bool) -> None:
             output.print(_table(findings))
             output.print(Text(conclusion, "green" if able else "bold red"))
         raise typer.Exit(0 if able else MACHINE)
+
+
+def _everything(toolkit: Toolkit | ToolkitError) -> tuple[Finding, ...]:
+    return (
+        _python(),
+        _torch(),
+        _host_compiler(),
+        _compiler(toolkit),
+        *_gpus(),
+        _emulated(toolkit),
+        _cache(),
+        _shared_memory(),
+        _temporary(),
+    )
 
 
 def _python() -> Finding:

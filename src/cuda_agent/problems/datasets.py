@@ -12,7 +12,7 @@ from typing import Any
 
 from cuda_agent.errors import ProblemError
 from cuda_agent.problems.source import is_problem, problem_of
-from cuda_agent.records.problem import Problem
+from cuda_agent.records.problem import BrokenProblem, Problem
 
 DATASET_SUFFIXES = (".jsonl", ".parquet")
 LOOKED_AT = 50
@@ -21,17 +21,15 @@ _NAMES = ("name", "problem_name", "title", "op_name")
 _IDS = ("problem_id", "id", "task_id", "index")
 
 
-def dataset_rows(path: Path) -> tuple[Problem, ...]:
-    """Return the problems of all rows that hold one, in order.
+def dataset_rows(path: Path) -> tuple[Problem | BrokenProblem, ...]:
+    """Return all rows in order; one whose code is no problem is a broken one.
 
     Raises:
         ProblemError: the file can't be read, or no column holds problems.
     """
     rows = _rows(path)
     column = _code_column(rows, path)
-    return tuple(
-        _problem(row, number, column, path) for number, row in enumerate(rows) if is_problem(_code(row, column))
-    )
+    return tuple(_entry(row, number, column, path) for number, row in enumerate(rows))
 
 
 def dataset_row(path: Path, row: str) -> Problem:
@@ -52,15 +50,27 @@ def dataset_row(path: Path, row: str) -> Problem:
     return _problem(rows[number], number, column, path)
 
 
+def _entry(row: dict[str, Any], number: int, column: str, path: Path) -> Problem | BrokenProblem:
+    try:
+        return _problem(row, number, column, path)
+    except ProblemError as error:
+        return BrokenProblem(
+            name=_name(row, number, path), origin=f"{path}#{number}", level=_level(row), reason=str(error)
+        )
+
+
 def _problem(row: dict[str, Any], number: int, column: str, path: Path) -> Problem:
+    return problem_of(_code(row, column), name=_name(row, number, path), origin=f"{path}#{number}", level=_level(row))
+
+
+def _name(row: dict[str, Any], number: int, path: Path) -> str:
     name = next((str(row[key]) for key in _NAMES if isinstance(row.get(key), str) and row[key]), "")
+    return name or f"{path.stem}#{number}"
+
+
+def _level(row: dict[str, Any]) -> int | None:
     level = row.get("level")
-    return problem_of(
-        _code(row, column),
-        name=name or f"{path.stem}#{number}",
-        origin=f"{path}#{number}",
-        level=level if isinstance(level, int) else None,
-    )
+    return level if isinstance(level, int) else None
 
 
 def _code(row: dict[str, Any], column: str) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from cuda_agent.errors import ProblemError
 from cuda_agent.problems.datasets import DATASET_SUFFIXES, dataset_row, dataset_rows
-from cuda_agent.problems.source import is_problem, problem_of
-from cuda_agent.records.problem import Problem
+from cuda_agent.problems.source import problem_of, resembles_problem
+from cuda_agent.records.problem import BrokenProblem, Problem
 
 BUILTIN = "builtin"
 SUITE_FOLDER = Path(__file__).parent / "suite"
@@ -47,10 +47,23 @@ def load_problem(spec: str) -> Problem:
 
 
 def load_suite(spec: str) -> tuple[Problem, ...]:
-    """Return all problems of `builtin`, of a directory tree, of a data set, or of one file.
+    """Return all problems of `builtin`, of a directory tree, of a data set, or of one file; broken ones are left out.
 
     Raises:
         ProblemError: there is no such suite, or it holds no problem.
+    """
+    entries = survey_suite(spec)
+    problems = tuple(entry for entry in entries if isinstance(entry, Problem))
+    if entries and not problems:
+        raise ProblemError(f"{spec}: all its problems are broken. The first one: {_first_reason(entries)}")
+    return problems
+
+
+def survey_suite(spec: str) -> tuple[Problem | BrokenProblem, ...]:
+    """Return everything in a suite that is a problem, or is meant to be one and can't be used, in natural order.
+
+    Raises:
+        ProblemError: there is no such suite, or nothing in it is meant to be a problem.
     """
     if spec == BUILTIN:
         return _from_tree(SUITE_FOLDER, BUILTIN)
@@ -58,13 +71,13 @@ def load_suite(spec: str) -> tuple[Problem, ...]:
     if path.suffix in DATASET_SUFFIXES and path.is_file():
         return dataset_rows(path)
     if path.is_dir():
-        problems = _from_tree(path, str(path))
-        if not problems:
+        entries = _from_tree(path, str(path))
+        if not entries:
             raise ProblemError(
                 f"{spec}: no problem in this directory. A problem is a .py file that defines Model and get_inputs(), such "
                 "as level1/12_softmax.py."
             )
-        return problems
+        return entries
     if path.is_file():
         return (_from_file(path),)
     raise ProblemError(
@@ -78,26 +91,27 @@ def _from_file(path: Path) -> Problem:
     return problem_of(_text(path), name=name, origin=str(path), level=int(level[1]) if level else None)
 
 
-def _from_tree(folder: Path, origin: str) -> tuple[Problem, ...]:
-    """Return the problems below `folder`, in natural order; files that are no problems are passed over."""
-    problems = []
+def _from_tree(folder: Path, origin: str) -> tuple[Problem | BrokenProblem, ...]:
+    """Return what is below `folder`, in natural order; files that are not meant to be problems are passed over."""
+    entries: list[Problem | BrokenProblem] = []
     for path in sorted(folder.rglob("*.py"), key=lambda p: _natural(p.relative_to(folder))):
         relative = path.relative_to(folder)
         if any(part.startswith((".", "__")) for part in relative.parts):
             continue
-        text = _text(path)
-        if not is_problem(text):
-            continue
         level = re.search(r"level_?(\d+)", str(relative.parent)) or re.fullmatch(r"level_?(\d+)", folder.name)
-        problems.append(
-            problem_of(
-                text,
-                name=str(relative.with_suffix("")),
-                origin=BUILTIN if origin == BUILTIN else str(path),
-                level=int(level[1]) if level else None,
-            )
-        )
-    return tuple(problems)
+        name, number = str(relative.with_suffix("")), int(level[1]) if level else None
+        try:
+            text = _text(path)
+            if resembles_problem(text):
+                where = BUILTIN if origin == BUILTIN else str(path)
+                entries.append(problem_of(text, name=name, origin=where, level=number))
+        except ProblemError as error:
+            entries.append(BrokenProblem(name=name, origin=str(path), level=number, reason=str(error)))
+    return tuple(entries)
+
+
+def _first_reason(entries: tuple[Problem | BrokenProblem, ...]) -> str:
+    return next(entry.reason for entry in entries if isinstance(entry, BrokenProblem))
 
 
 def _builtin(spec: str) -> Problem:

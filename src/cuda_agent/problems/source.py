@@ -51,6 +51,14 @@ def is_problem(source: str) -> bool:
         return False
 
 
+def resembles_problem(source: str) -> bool:
+    """Whether a text is meant to be a problem: it defines one of the names that make one, or does not parse."""
+    try:
+        return bool(set(REQUIRED) & _defined(ast.parse(source)))
+    except (SyntaxError, ValueError):
+        return True
+
+
 def title(source: str) -> str:
     """Return the first line of the file's docstring, empty when it has none."""
     return (ast.get_docstring(ast.parse(source)) or "").partition("\n")[0].strip()

@@ -24,6 +24,16 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     """KernelBench-style level, None where the origin has none."""
 
 
+class BrokenProblem(msgspec.Struct, frozen=True, kw_only=True):
+    """A file or row that is meant to be a problem and can't be used as one."""
+
+    name: str
+    origin: str
+    level: int | None = None
+    reason: str
+    """One paragraph: what is wrong, what to do."""
+
+
 class ValueSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One input or output value: a tensor's shape and dtype, or the repr of a plain Python value."""
 
