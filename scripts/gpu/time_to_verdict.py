@@ -1,10 +1,10 @@
 """Time from a native candidate's source to its full verdict, beside the same candidates judged with `load_inline`.
 
-    python scripts/gpu/time_to_verdict.py --out measured [--count 20] [--load-inline-count 4] [--baselines baselines.tar]
+    python scripts/gpu/time_to_verdict.py --out measured [--count 20] [--load-inline-count 4] [--suite FOLDER]
 
 Both ways start a process for every candidate and get sources that no build cache knows: a comment is added to each
 `.cu` file. Ours is the command `cuda-agent judge` with all gates, and baselines that were measured before (here,
-uncounted, where `--baselines` does not bring them). The other is scripts/gpu/load_inline_judge.py: build, five trials
+uncounted; `--suite` takes them from a run of judge_suite.py, and only its passed candidates). The other is scripts/gpu/load_inline_judge.py: build, five trials
 with `torch.allclose`, 100 calls timed by CUDA events. Candidates are the folders below `--candidates`, taken in turn
 until the count is reached, so with fewer folders than that some are judged several times under different sources. The
 two ways alternate, one at a time, so that neither has the machine to itself more than the other; `load_inline` takes
@@ -116,26 +116,33 @@ def main() -> None:
     parser.add_argument("--load-inline-count", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin no further pair after this")
     parser.add_argument("--device", default="cuda:0")
-    parser.add_argument("--baselines", type=Path, help="baselines.tar of judge_suite.py on the same kind of machine")
+    parser.add_argument("--suite", type=Path, help="what judge_suite.py wrote on the same kind of machine")
     parser.add_argument("--work", type=Path, default=Path("/tmp/judge-suite"))
     options = parser.parse_args()
     started = time.monotonic()
     cache = options.work / "cache"
     cache.mkdir(parents=True, exist_ok=True)
     os.environ["CUDA_AGENT_CACHE"] = str(cache)
-    if options.baselines is not None:
-        unpack_baselines(options.baselines, cache)
+    warm: set[str] = set()
+    if options.suite is not None:
+        unpack_baselines(options.suite / "baselines.tar", cache)
+        rows = json.loads((options.suite / "table.json").read_bytes())["rows"]
+        warm = {row["problem"] for row in rows if row["who"] == "hand" and row["verdict"] == "passed"}
     device = open_device(options.device)
     toolkit = discover()
     wanted = {name for name in options.problems.split(",") if name}
     pairs = [pair for pair in hand_written(options.candidates, []) if not wanted or pair[0].name in wanted]
+    pairs = [pair for pair in pairs if not warm or pair[0].name in warm][: options.count]
     if not pairs:
         raise SystemExit(f"No candidate folders below {options.candidates}; each is named like its problem.")
     scratch = Path(tempfile.mkdtemp(dir=options.work))
     records: list[dict[str, Any]] = []
     usable = []
-    for problem, folder in pairs[: options.count]:
-        # Fills the baseline cache and starts the process that workers are forked from; not counted.
+    for number, (problem, folder) in enumerate(pairs):
+        if problem.name in warm and number > 0:
+            usable.append((problem, folder))
+            continue
+        # Fills the baseline cache, and starts the process that workers are forked from; not counted.
         record = ours(problem, folder, device.name)
         say(f"[{time.monotonic() - started:6.1f} s] {problem.name}: {record['verdict'] or record.get('error')}")
         if record["verdict"] == "passed":

@@ -268,13 +268,14 @@ class _Session:
         eager = self._start("eager")
         # With all baselines known, the candidate's process can make its context while the reference warms up.
         contender = self._start("candidate", candidate, build) if cached is not None else None
+        compiled = self._start_compiled() if cached is None else ()
         self._prepare_first(eager)
         beside: list[ContenderProcess] = []
         failures: dict[str, str] = {}
         if settings.fresh_baselines:
-            beside, failures, _ = self._compiled()
+            beside, failures, _ = self._prepare_compiled(compiled)
         elif cached is None:
-            cached = self._measure_baselines(eager)
+            cached = self._measure_baselines(eager, compiled)
         contender = contender or self._start("candidate", candidate, build)
         self._on_progress("warming up the candidate")
         contender.prepare(self._input_seeds, exact=True)
@@ -312,11 +313,12 @@ class _Session:
         if cached is not None:
             return cached
         eager = self._start("eager")
+        compiled = self._start_compiled()
         self._prepare_first(eager)
-        return self._measure_baselines(eager)
+        return self._measure_baselines(eager, compiled)
 
-    def _measure_baselines(self, eager: ContenderProcess) -> BaselineRun:
-        others, failures, lasting = self._compiled()
+    def _measure_baselines(self, eager: ContenderProcess, compiled: Sequence[ContenderProcess]) -> BaselineRun:
+        others, failures, lasting = self._prepare_compiled(compiled)
         self._take_turns([eager, *others], BASELINE)
         run = BaselineRun(
             schema_version=BASELINE_SCHEMA_VERSION,
@@ -336,8 +338,14 @@ class _Session:
         eager.forget()
         return run
 
-    def _compiled(self) -> tuple[list[ContenderProcess], dict[str, str], bool]:
-        """Start the compiled baselines.
+    def _start_compiled(self) -> Sequence[ContenderProcess]:
+        """Start the compiled baselines' processes, which import the compiler while others work."""
+        return [self._start(name) for name in COMPILED]
+
+    def _prepare_compiled(
+        self, contenders: Sequence[ContenderProcess]
+    ) -> tuple[list[ContenderProcess], dict[str, str], bool]:
+        """Let the compiled baselines compile, one at a time since they time kernels to choose among them.
 
         Returns:
             Those that work; why the others don't; whether these would fail the same way another time.
@@ -345,14 +353,13 @@ class _Session:
         working: list[ContenderProcess] = []
         failures: dict[str, str] = {}
         lasting = True
-        for name in COMPILED:
-            self._on_progress(f"compiling the baseline {name}")
-            contender = self._start(name)
+        for contender in contenders:
+            self._on_progress(f"compiling the baseline {contender.name}")
             try:
                 contender.prepare(self._input_seeds, exact=True)
                 working.append(contender)
             except Stopped as stopped:
-                failures[name] = stopped.verdict.message[:600]
+                failures[contender.name] = stopped.verdict.message[:600]
                 lasting = lasting and not isinstance(stopped.verdict, MachineFault)
                 contender.end()
         return working, failures, lasting

@@ -9,6 +9,7 @@ it: a call that the device overtook is timed again. A wall time starts with an i
 from __future__ import annotations
 
 import gc
+import importlib
 import math
 import socket
 import time
@@ -85,6 +86,9 @@ def serve(request: StopwatchRequest, folder: Path, link: Channel, clock: Callabl
     stopwatch = _Stopwatch(request, folder)
     try:
         stopwatch.clock = clock()
+        if request.contender in ("compiled", "max-autotune"):
+            # The compiler takes seconds to import, and there may be a while to wait for the first command.
+            importlib.import_module("torch._inductor.compile_fx")
         while True:
             command: Any = link.receive(Command)
             if isinstance(command, Quit):
