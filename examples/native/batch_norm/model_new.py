@@ -1,0 +1,30 @@
+"""Batch norm in evaluation mode, in one pass over memory."""
+
+import torch
+from cuda_extension import batch_norm_launcher
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(channels)  # holds parameters and statistics; its forward is never called
+
+    def forward(self, x):
+        x = x.contiguous()
+        y = torch.empty_like(x)
+        images, channels, height, width = x.shape
+        norm = self.norm
+        batch_norm_launcher(
+            x,
+            norm.running_mean,
+            norm.running_var,
+            norm.weight,
+            norm.bias,
+            y,
+            images,
+            channels,
+            height * width,
+            norm.eps,
+        )
+        return y

@@ -1,0 +1,13 @@
+"""Maximum of each row, at the speed of reading it."""
+
+import torch
+from cuda_extension import row_max_launcher
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def forward(self, x):
+        x = x.contiguous()
+        y = torch.empty(x.shape[:-1], dtype=x.dtype, device=x.device)
+        row_max_launcher(x, y, y.numel(), x.shape[-1])
+        return y
