@@ -28,6 +28,11 @@ from cuda_agent.records.candidate import Candidate, Launcher
 TRIALS = 5
 TIMED_CALLS = 100
 WARM_UP_CALLS = 3
+ALLOW_HALF = [
+    f"-U__CUDA_NO_{name}__"
+    for name in ("HALF_OPERATORS", "HALF_CONVERSIONS", "HALF2_OPERATORS", "BFLOAT16_CONVERSIONS")
+]
+"""torch's builds switch half arithmetic off, which people who write such kernels switch on again."""
 TOLERANCE = 1e-4
 """Source: KernelBench's bound for float32 since Nov 2025."""
 
@@ -52,8 +57,8 @@ def wrapper(launcher: Launcher) -> tuple[str, str]:
     return f"{head};", f"{head} {{ {call} }}"
 
 
-def build(candidate: Candidate) -> Any:
-    """Build the candidate's sources with `load_inline` and return the module."""
+def build(candidate: Candidate, folder: Path) -> Any:
+    """Build the sources of the candidate in `folder` with `load_inline` and return the module."""
     from torch.utils.cpp_extension import load_inline
 
     launchers = find_launchers(candidate)
@@ -65,7 +70,8 @@ def build(candidate: Candidate) -> Any:
         cpp_sources=["\n".join(["#include <optional>", *(declaration for declaration, _ in wrappers)])],
         cuda_sources=["\n".join(code)],
         functions=[f"torch_{launcher.name}" for launcher in launchers],
-        extra_cuda_cflags=["-O3"],
+        extra_cuda_cflags=["-O3", *ALLOW_HALF],
+        extra_include_paths=[str(folder / "kernels")],
     )
     for launcher in launchers:
         setattr(module, launcher.name, getattr(module, f"torch_{launcher.name}"))
@@ -77,7 +83,8 @@ def main() -> None:
     """Judge and print."""
     marks = [("start", time.monotonic())]
     problem = load_problem(sys.argv[1])
-    candidate = read_candidate(Path(sys.argv[2]))
+    candidate_folder = Path(sys.argv[2]).resolve()
+    candidate = read_candidate(candidate_folder)
     import torch
 
     torch.empty(1, device="cuda")
@@ -86,7 +93,7 @@ def main() -> None:
     os.environ["TORCH_CUDA_ARCH_LIST"] = f"{major}.{minor}{'a' if major >= 9 else ''}"
     with tempfile.TemporaryDirectory() as folder:
         os.environ["TORCH_EXTENSIONS_DIR"] = folder
-        sys.modules["cuda_extension"] = build(candidate)
+        sys.modules["cuda_extension"] = build(candidate, candidate_folder)
     marks.append(("build", time.monotonic()))
     reference: dict[str, Any] = {"__name__": "problem"}
     exec(compile(problem.source, "problem.py", "exec"), reference)

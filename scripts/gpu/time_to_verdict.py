@@ -35,6 +35,7 @@ from cuda_agent import assemble
 from cuda_agent.gates.devices import open_device
 from cuda_agent.gates.toolkit import discover
 from cuda_agent.metrics.intervals import median
+from cuda_agent.problems.loader import load_problem
 from cuda_agent.records.problem import Problem
 
 LIMIT_S = 400.0
@@ -130,7 +131,7 @@ def main() -> None:
         warm = {row["problem"] for row in rows if row["who"] == "hand" and row["verdict"] == "passed"}
     device = open_device(options.device)
     toolkit = discover()
-    wanted = {name for name in options.problems.split(",") if name}
+    wanted = {load_problem(name).name for name in options.problems.split(",") if name}
     pairs = [pair for pair in hand_written(options.candidates, []) if not wanted or pair[0].name in wanted]
     pairs = [pair for pair in pairs if not warm or pair[0].name in warm][: options.count]
     if not pairs:
