@@ -72,7 +72,7 @@ def rounded(exact: Fraction, form: Form, mode: str = "rn") -> float:
         "rp": not negative and rest > 0,
     }[mode]
     whole += away
-    if whole >= 1 << form.precision and last + form.precision > form.largest:
+    if whole.bit_length() - 1 + last > form.largest:
         outward = mode in ("rn", "rna") or (mode == "rp" and not negative) or (mode == "rm" and negative)
         value = math.inf if outward else form.top
     else:
