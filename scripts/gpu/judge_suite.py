@@ -44,7 +44,7 @@ from cuda_agent.records.problem import Problem
 from cuda_agent.records.timing import ContenderTime, Interval, Speedup
 from cuda_agent.records.verdict import Passed
 
-FIRST_GUESS_S = 60.0
+FIRST_GUESS_S = 40.0
 """A judgement with unknown baselines may take this long, until one has shown how long it takes."""
 
 
