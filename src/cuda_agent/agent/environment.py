@@ -11,16 +11,18 @@ from typing import Any
 
 import msgspec
 
-from cuda_agent.errors import CandidateError, CandidateFolderError
+from cuda_agent.errors import CandidateError, CandidateFolderError, MachineError, ProblemError
 from cuda_agent.gates.judge import Judge
 from cuda_agent.gates.verify import Verified
 from cuda_agent.gates.workspace import MODEL_FILE, read_candidate
 from cuda_agent.records.candidate import Build, Candidate
 from cuda_agent.records.episode import ToolCall, ToolResult
 from cuda_agent.records.evidence import Evidence
-from cuda_agent.records.verdict import BuildFailed, Passed, Verdict
+from cuda_agent.records.verdict import BuildFailed, MachineFault, Passed, ProblemFault, Verdict
 
 LARGEST_FILE_BYTES = 1_000_000
+UNSUPPORTED = "unsupported"
+"""Check of a machine fault that another candidate need not meet: an instruction the emulated device lacks."""
 READ_CHARACTERS = 20_000
 """Most characters one `read` answers with."""
 
@@ -67,6 +69,7 @@ class Environment:
         """Carry out one call; a policy's mistakes are answers, not exceptions.
 
         Raises:
+            ProblemError: the problem can't be judged.
             MachineError: a gate could not do its work.
         """
         started = time.monotonic()
@@ -211,6 +214,16 @@ def _no(text: str) -> ToolResult:
 
 
 def _rejected(verdict: Verdict) -> ToolResult:
+    """Return a rejection as an answer; what no change to the candidate can mend ends the episode instead.
+
+    Raises:
+        ProblemError: the problem is at fault.
+        MachineError: the machine is; the turn can be made again.
+    """
+    if isinstance(verdict, ProblemFault):
+        raise ProblemError(verdict.message)
+    if isinstance(verdict, MachineFault) and verdict.check != UNSUPPORTED:
+        raise MachineError(verdict.message)
     data: dict[str, Any] = {"verdict": verdict.__struct_config__.tag, "gate": verdict.gate, "check": verdict.check}
     if isinstance(verdict, BuildFailed):
         data["diagnostics"] = msgspec.to_builtins(verdict.diagnostics)

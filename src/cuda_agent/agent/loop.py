@@ -58,7 +58,7 @@ class Episode:
         """Go on from the stored turns until the policy stops or a budget is used up; store how it ended.
 
         Raises:
-            UserError: the stored turns are not the policy's.
+            UserError: the stored turns are not the policy's, or the problem can't be judged.
             MachineError: a gate could not do its work; the turn is not stored and will be made again.
         """
         turns = list(self._folder.turns.read())

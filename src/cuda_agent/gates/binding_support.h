@@ -21,7 +21,10 @@ int cudaSetDevice(int);
 
 namespace {
 
-PyObject *tensor_type, *raw_stream, *current_device;
+PyObject *tensor_type;
+#ifndef CUDA_AGENT_EMULATED
+PyObject *raw_stream, *current_device;
+#endif
 PyObject *name_dtype, *name_is_contiguous, *name_data_ptr, *name_get_device, *name_numel, *name_element_size, *name_size, *name_stride;
 
 // strided(t) marks a tensor whose strides the kernel takes care of.

@@ -1,0 +1,118 @@
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.prelu = nn.PReLU()
+
+    def forward(self, x, y):
+        u = x.abs() + 0.5
+        return (
+            x.abs(),
+            -x,
+            x.exp(),
+            torch.exp2(x),
+            torch.expm1(x),
+            u.log(),
+            u.log2(),
+            u.log10(),
+            torch.log1p(u),
+            u.sqrt(),
+            u.rsqrt(),
+            x.tanh(),
+            x.sinh(),
+            x.cosh(),
+            torch.asinh(x),
+            torch.acosh(u + 1),
+            torch.atanh(x.tanh() * 0.9),
+            x.sin(),
+            x.cos(),
+            (x * 0.3).tan(),
+            torch.asin(x.tanh() * 0.9),
+            torch.acos(x.tanh() * 0.9),
+            torch.atan(x),
+            x.erf(),
+            x.erfc(),
+            x.floor(),
+            x.ceil(),
+            x.trunc(),
+            x.round(),
+            u.reciprocal(),
+            F.relu(x),
+            x.sigmoid(),
+            F.silu(x),
+            F.mish(x),
+            F.hardswish(x),
+            F.hardsigmoid(x),
+            x.isnan(),
+            torch.isinf(x),
+            x.sign(),
+            F.gelu(x),
+            F.gelu(x, approximate="tanh"),
+            F.elu(x, 0.7),
+            F.selu(x),
+            F.celu(x, 1.3),
+            F.leaky_relu(x, 0.2),
+            F.softplus(x, 2.0, 5.0),
+            F.logsigmoid(x),
+            self.prelu(x),
+            F.hardtanh(x, -0.5, 0.7),
+            F.relu6(x),
+            F.softsign(x),
+            F.tanhshrink(x),
+            F.softshrink(x, 0.3),
+            F.hardshrink(x, 0.3),
+            F.threshold(x, 0.1, 0.5),
+            torch.atan2(x, y),
+            torch.maximum(x, y),
+            torch.minimum(x, y),
+            torch.fmod(x, u),
+            torch.remainder(x, u),
+            torch.hypot(x, y),
+            torch.clamp(x, -0.3, 0.4),
+            x.clamp(min=0.1),
+            x.clamp(max=0.1),
+            x**3,
+            u**1.7,
+            x**2,
+            2.0**x,
+            u**y,
+            x - 2 * y,
+            torch.add(x, y, alpha=3),
+            1 - x,
+            x / 3,
+            1 / u,
+            x // 0.7,
+            torch.div(x, u, rounding_mode="trunc"),
+            (x > 0) & (y > 0),
+            (x > 0) | (y < 0),
+            ~(x > 0),
+            (x > 0) ^ (y > 0),
+            torch.where(x > y, x, y),
+            torch.lerp(x, y, 0.3),
+            torch.addcmul(x, y, y, value=0.5),
+            torch.addcdiv(x, y, u, value=0.5),
+            x.masked_fill(y > 0, 7.0),
+            torch.logaddexp(x, y),
+            torch.nan_to_num(x),
+            x.to(torch.int32),
+            x.half(),
+            x.bfloat16(),
+            x.double(),
+            (x * 10).long() % 3,
+            (x * 10).int() // 4,
+            x.square(),
+            torch.frac(x),
+            F.glu(torch.cat([x, y], -1)) if False else x + 1,
+        )
+
+
+def get_inputs():
+    return [torch.randn(7, 36), torch.randn(7, 36)]
+
+
+def get_init_inputs():
+    return []
