@@ -16,7 +16,7 @@ from . import ieee
 LANES = 512
 BITS = {"pred": 32, "f16": 16, "bf16": 16, "f32": 32, "f64": 64, "tf32": 32, "f16x2": 32, "bf16x2": 32}
 BITS |= {f"{letter}{bits}": bits for letter in "bsu" for bits in (8, 16, 32, 64)}
-HEADER = ".version 9.0\n.target sm_90\n.address_size 64\n"
+HEADER = ".version 8.3\n.target sm_90\n.address_size 64\n"
 
 
 @dataclass(frozen=True)
@@ -107,19 +107,19 @@ def operands(case: Case) -> list[list[int]]:
 def kernel(case: Case, name: str) -> str:
     """Return the PTX of a kernel that runs the case in every thread."""
     lines = [f".visible .entry {name}(" + ", ".join(f".param .u64 p{k}" for k in range(len(case.inputs) + 1)) + ")", "{"]
-    lines += [".reg .pred %p, %q, %r;", ".reg .b16 %x, %x1, %x2, %x3;", ".reg .b32 %y, %y1, %y2, %y3, %tid, %block;"]
+    lines += [".reg .pred %p, %q, %r;", ".reg .b16 %x, %x1, %x2, %x3;", ".reg .b32 %y, %y1, %y2, %y3, %row, %block;"]
     lines += [".reg .b64 %z, %z1, %z2, %z3, %at;", case.declare]
     for register, kind in zip("abce", case.inputs):
         lines.append(f".reg .b{max(BITS[kind], 16)} %{register};")
     lines.append(f".reg .b{max(BITS[case.result], 16)} %d;")
-    lines += ["mov.u32 %tid, %tid.x;", "mov.u32 %block, %ctaid.x;", "mad.lo.u32 %tid, %block, 512, %tid;"]
+    lines += ["mov.u32 %row, %tid.x;", "mov.u32 %block, %ctaid.x;", "mad.lo.u32 %row, %block, 512, %row;"]
     for k, (register, kind) in enumerate(zip("abce", case.inputs)):
         size = BITS[kind] // 8
-        lines += [f"ld.param.u64 %at, [p{k}];", f"mad.wide.u32 %at, %tid, {size}, %at;"]
+        lines += [f"ld.param.u64 %at, [p{k}];", f"mad.wide.u32 %at, %row, {size}, %at;"]
         lines.append(f"ld.global.{'s' if kind[0] == 's' else 'u'}{BITS[kind]} %{register}, [%at];")
     lines += [f"mov.b{max(BITS[case.result], 16)} %d, 0;", case.text]
     size = BITS[case.result] // 8
-    lines += [f"ld.param.u64 %at, [p{len(case.inputs)}];", f"mad.wide.u32 %at, %tid, {size}, %at;"]
+    lines += [f"ld.param.u64 %at, [p{len(case.inputs)}];", f"mad.wide.u32 %at, %row, {size}, %at;"]
     lines += [f"st.global.u{BITS[case.result]} [%at], %d;", "ret;", "}"]
     return "\n".join(line for line in lines if line)
 

@@ -45,7 +45,8 @@ def integers() -> list[Case]:
         for to in INTEGERS:
             text = f"cvt.{to}.{source} %d, %a;"
             found.append(Case(text, (source,), _register(to), partial(_wrapped, kind=to)))
-            if source != to:
+            inside = _limits(to)[0] <= _limits(source)[0] and _limits(source)[1] <= _limits(to)[1]
+            if not inside:  # else ptxas refuses to saturate
                 text = f"cvt.sat.{to}.{source} %d, %a;"
                 found.append(Case(text, (source,), _register(to), partial(_clamped, kind=to)))
     # Values in registers wider than their type: only the low bits count.
@@ -62,7 +63,7 @@ def integers() -> list[Case]:
 def _to_integer(x: float, source: str, to: str, mode: str, ftz: bool = False) -> int:
     if math.isnan(x):
         # PTX ISA, cvt: zero, or the top bit alone where the source or the result has 64 bits.
-        return 1 << (BITS[to] - 1) if source == "f64" or BITS[to] == 64 else 0
+        return _wrapped(1 << (BITS[to] - 1), to) if source == "f64" or BITS[to] == 64 else 0
     if ftz:
         x = ieee.flush(x, FORMS["f32"])
     low, high = _limits(to)
@@ -80,17 +81,22 @@ def between() -> list[Case]:
     found = []
     for source in FLOATS:
         for to in INTEGERS:
+            if source == "bf16" and BITS[to] == 8:
+                continue
             for mode in INTEGRAL:
                 if mode != "rzi" and to not in ("s32", "u8", "s64"):
                     continue
                 convert = partial(_to_integer, source=source, to=to, mode=mode)
                 found.append(Case(f"cvt.{mode}.{to}.{source} %d, %a;", (source,), _register(to), convert))
         convert = partial(_to_integer, source=source, to="s8", mode="rzi")
-        found.append(Case(f"cvt.rzi.sat.s8.{source} %d, %a;", (source,), "s16", convert))
+        if source != "bf16":
+            found.append(Case(f"cvt.rzi.sat.s8.{source} %d, %a;", (source,), "s16", convert))
     flushed = partial(_to_integer, source="f32", to="s32", mode="rpi", ftz=True)
     found.append(Case("cvt.rpi.ftz.s32.f32 %d, %a;", ("f32",), "s32", flushed))
     for source in INTEGERS:
         for to in FLOATS:
+            if to == "bf16" and BITS[source] == 8:
+                continue
             for mode in MODES:
                 if mode != "rn" and source not in ("s32", "u64", "s64"):
                     continue
