@@ -7,9 +7,19 @@ from __future__ import annotations
 
 import sys
 
+USAGE = 2
+
 
 def main() -> None:
     """Run the command line and exit."""
     from cuda_agent.cli.app import app
 
-    sys.exit(app())
+    try:
+        app()
+    except SystemExit as stop:
+        # Arguments that can't be parsed end before any command runs; a reader of --json still gets its object.
+        if stop.code == USAGE and "--json" in sys.argv and "cuda_agent.cli.output" not in sys.modules:
+            from cuda_agent.cli.failures import report_usage
+
+            report_usage()
+        raise

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 import msgspec
@@ -14,6 +15,7 @@ from cuda_agent.records import codec
 from cuda_agent.records.candidate import Build
 
 LIBRARY = "cuda_extension.so"
+ABANDONED_AFTER_S = 6 * 3600.0
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +46,7 @@ class BuildCache:
     def work_folder(self) -> Path:
         """Return a fresh folder to build in, on the same file system as the cache."""
         self._folder.mkdir(parents=True, exist_ok=True)
+        self._remove_abandoned()
         return Path(tempfile.mkdtemp(dir=self._folder, prefix=".building."))
 
     def publish(self, key: str, library: Path, build: Build) -> Build:
@@ -67,3 +70,15 @@ class BuildCache:
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
         return msgspec.structs.replace(build, library=str(target / LIBRARY))
+
+    def _remove_abandoned(self) -> None:
+        """Remove what builds left that were killed; a running one is younger than any build's time limit."""
+        oldest = time.time() - ABANDONED_AFTER_S
+        for pattern in (".building.*", ".publishing.*"):
+            for folder in self._folder.glob(pattern):
+                try:
+                    abandoned = folder.stat().st_mtime < oldest
+                except OSError:  # its owner has just removed it
+                    continue
+                if abandoned:
+                    shutil.rmtree(folder, ignore_errors=True)

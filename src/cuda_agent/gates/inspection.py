@@ -36,7 +36,10 @@ def inspect_problem(problem: Problem, *, gpu: bool, sandbox: Sandbox, scratch: P
         sandbox, scratch, "inspect", InspectRequest(source=problem.source, gpu=gpu), InspectReply, problem.name
     )
     if reply.description is None:
-        raise ProblemError(f"{problem.name}: {reply.problem}")
+        # The worker knows the file as problem.py; the user knows it by its own name.
+        file = Path(problem.origin)
+        text = reply.problem.replace("problem.py:", f"{file.name}:") if file.suffix == ".py" else reply.problem
+        raise ProblemError(f"{problem.name}: {text}")
     return reply.description
 
 
@@ -66,7 +69,8 @@ def _ask(sandbox: Sandbox, scratch: Path, worker: str, request: Any, kind: type[
         except FileNotFoundError:
             tail = outcome.stderr_tail.strip()[-600:] if isinstance(outcome, Died) else ""
             raise ProblemError(
-                f"{name}: the process that loads the problem {describe(outcome)} before it was done. {tail}".strip()
+                f"{name}: the process that loads the problem {describe(outcome)} before it was done. Run the file "
+                f"with python alone to see why. {tail}".strip()
             ) from None
         except msgspec.MsgspecError as error:
             raise MachineError(f"{name}: the {worker} worker's answer can't be read: {error}") from error

@@ -15,6 +15,8 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -63,12 +65,31 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, run: Run) -> RunFolder:
-        """Make the folder; raises `UserError` when it already holds something."""
-        cls.check_free(path)
-        path.mkdir(parents=True, exist_ok=True)
-        (path / "problem.py").write_text(run.problem.source, encoding="utf-8")
-        codec.write(path / "run.json", run)
+        """Make the folder, whole or not at all; raises `UserError` when it already holds something."""
+        with cls.creating(path, run):
+            pass
         return cls(path, run)
+
+    @classmethod
+    @contextmanager
+    def creating(cls, path: Path, run: Run) -> Generator[RunFolder]:
+        """Give a folder to fill that is moved to `path` at the end, and removed when filling it fails.
+
+        Raises:
+            UserError: `path` already holds something.
+        """
+        cls.check_free(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        try:
+            fresh.chmod(0o755)
+            (fresh / "problem.py").write_text(run.problem.source, encoding="utf-8")
+            codec.write(fresh / "run.json", run)
+            yield cls(fresh, run)
+            fresh.rename(path)
+        except BaseException:
+            shutil.rmtree(fresh, ignore_errors=True)
+            raise
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:

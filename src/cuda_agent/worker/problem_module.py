@@ -306,7 +306,9 @@ def _raise_problem(what: str, error: BaseException) -> NoReturn:
     place = f" at problem.py:{line}" if line else ""
     what = what if what.partition(" ")[0].endswith(")") else what[0].upper() + what[1:]
     text = str(error).strip().replace("\n", " ")[:600]
-    raise ProblemError(f"{what} raised {type(error).__name__}{place}: {text}") from error
+    raise ProblemError(
+        f"{what} raised {type(error).__name__}{place}: {text.rstrip('.')}. Fix the problem file."
+    ) from error
 
 
 def _line(error: BaseException, file: Path | None) -> int:
