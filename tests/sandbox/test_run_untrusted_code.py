@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -37,6 +38,16 @@ def local() -> Iterator[LocalSandbox]:
 @pytest.fixture(params=["local", "scripted"])
 def sandbox(request: pytest.FixtureRequest, local: LocalSandbox) -> Sandbox:
     return local if request.param == "local" else ScriptedSandbox({WORKER: misbehaving.main})
+
+
+@pytest.fixture
+def cache(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A cache folder of our own; pytest's folders may be too long for a socket's path, so it is not one of them."""
+    with tempfile.TemporaryDirectory(prefix="ca-") as folder:
+        monkeypatch.setenv("CUDA_AGENT_CACHE", folder)
+        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+        yield Path(folder)
+        end_zygote(Path(folder) / "zygote")
 
 
 def job(folder: Path, mode: str, limits: Limits | None = None) -> WorkerJob:
@@ -108,9 +119,7 @@ class TestLocalSandbox:
         assert len(pids) == 2
         assert [pid for pid in pids if alive(pid)] == []
 
-    def test_a_fork_bomb_is_ended_for_its_number_of_processes(
-        self, local: LocalSandbox, tmp_path: Path
-    ) -> None:
+    def test_a_fork_bomb_is_ended_for_its_number_of_processes(self, local: LocalSandbox, tmp_path: Path) -> None:
         outcome = local.run(job(tmp_path, "fork bomb", Limits(processes=20)), deadline_s=60)
         assert isinstance(outcome, Died)
         assert outcome.limit == "processes"
@@ -141,7 +150,7 @@ class TestLocalSandbox:
         # 0-2, the channel, and the one that lists them.
         assert descriptors.split(",") == ["0", "1", "2", "3", "4"]
 
-    def test_a_job_dies_with_the_command_that_asked_for_it(self, local: LocalSandbox, tmp_path: Path) -> None:
+    def test_a_job_dies_with_the_command_that_asked_for_it(self, cache: Path, tmp_path: Path) -> None:
         (tmp_path / "mode.txt").write_text("hang")
         script = (
             "import sys\n"
@@ -151,8 +160,7 @@ class TestLocalSandbox:
             f" environment={{'PYTHONPATH': {str(ROOT)!r}}})\n"
             "LocalSandbox().run(job, deadline_s=100)\n"
         )
-        environment = os.environ | {"CUDA_AGENT_CACHE": str(tmp_path / "cache"), "XDG_RUNTIME_DIR": ""}
-        command = subprocess.Popen([sys.executable, "-c", script], env=environment, stdin=subprocess.DEVNULL)
+        command = subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.DEVNULL)
         workers: list[int] = []
         deadline = time.monotonic() + 60
         while not workers and time.monotonic() < deadline:
@@ -162,7 +170,6 @@ class TestLocalSandbox:
         command.send_signal(signal.SIGKILL)
         command.wait()
         assert gone(workers[0])
-        end_zygote(tmp_path / "cache")
 
     def test_a_killed_zygote_is_replaced(self, tmp_path: Path) -> None:
         sandbox = LocalSandbox(keep_warm=False)
@@ -177,11 +184,7 @@ class TestLocalSandbox:
         assert isinstance(sandbox.run(job(tmp_path, "result"), deadline_s=60), Finished)
         sandbox.close()
 
-    def test_two_commands_share_one_warm_zygote(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("CUDA_AGENT_CACHE", str(tmp_path / "cache"))
-        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    def test_two_commands_share_one_warm_zygote(self, cache: Path, tmp_path: Path) -> None:
         sandboxes = [LocalSandbox(), LocalSandbox()]
         outcomes: list[object] = []
 
@@ -194,24 +197,31 @@ class TestLocalSandbox:
         for thread in threads:
             thread.join()
         assert [type(outcome) for outcome in outcomes] == [Finished, Finished]
-        assert len(list((tmp_path / "cache" / "zygote").glob("*.socket"))) == 1
-        assert (tmp_path / "cache" / "zygote").stat().st_mode & 0o777 == 0o700
+        assert len(list((cache / "zygote").glob("*.socket"))) == 1
+        assert (cache / "zygote").stat().st_mode & 0o777 == 0o700
         started = time.monotonic()
         ask(0)
         assert time.monotonic() - started < 1.0
-        end_zygote(tmp_path / "cache")
 
-    def test_a_stale_socket_is_no_obstacle(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("CUDA_AGENT_CACHE", str(tmp_path / "cache"))
-        monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    def test_a_cache_folder_too_deep_for_a_socket_is_no_obstacle(
+        self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("CUDA_AGENT_CACHE", str(tmp_path / ("deep" * 25)))
+        monkeypatch.setattr(tempfile, "tempdir", str(cache))
+        assert isinstance(LocalSandbox().run(job(tmp_path, "result"), deadline_s=60), Finished)
+        (short,) = cache.glob("cuda-agent-*")
+        assert short.stat().st_mode & 0o777 == 0o700
+        assert len(list(short.glob("*.socket"))) == 1
+        end_zygote(short)
+
+    def test_a_stale_socket_is_no_obstacle(self, cache: Path, tmp_path: Path) -> None:
         sandbox = LocalSandbox()
-        folder = tmp_path / "cache" / "zygote"
+        folder = cache / "zygote"
         folder.mkdir(parents=True)
         stale = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         stale.bind(str(folder / f"{zygote_key(sandbox._environment)}.socket"))
         stale.close()
         assert isinstance(sandbox.run(job(tmp_path, "result"), deadline_s=60), Finished)
-        end_zygote(tmp_path / "cache")
 
     def test_a_zygote_that_cannot_start_is_the_machines_fault_with_its_log(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -250,9 +260,9 @@ def parent(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def end_zygote(cache: Path) -> None:
-    """End the zygote whose socket lies in `cache`, found by the inode of the socket it listens on."""
-    paths = {str(path) for path in (cache / "zygote").glob("*.socket")}
+def end_zygote(folder: Path) -> None:
+    """End the zygote whose socket lies in `folder`, found by the inode of the socket it listens on."""
+    paths = {str(path) for path in folder.glob("*.socket")}
     inodes = {
         f"socket:[{line.split()[6]}]"
         for line in Path("/proc/net/unix").read_text().splitlines()[1:]
