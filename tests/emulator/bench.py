@@ -106,7 +106,10 @@ def operands(case: Case) -> list[list[int]]:
 
 def kernel(case: Case, name: str) -> str:
     """Return the PTX of a kernel that runs the case in every thread."""
-    lines = [f".visible .entry {name}(" + ", ".join(f".param .u64 p{k}" for k in range(len(case.inputs) + 1)) + ")", "{"]
+    lines = [
+        f".visible .entry {name}(" + ", ".join(f".param .u64 p{k}" for k in range(len(case.inputs) + 1)) + ")",
+        "{",
+    ]
     lines += [".reg .pred %p, %q, %r;", ".reg .b16 %x, %x1, %x2, %x3;", ".reg .b32 %y, %y1, %y2, %y3, %row, %block;"]
     lines += [".reg .b64 %z, %z1, %z2, %z3, %at;", case.declare]
     for register, kind in zip("abce", case.inputs):

@@ -35,12 +35,20 @@ class Driver:
         there = [ctypes.c_uint64() for _ in arrays]
         for address, array in zip(there, arrays, strict=True):
             self._check(self._cuda.cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(array.nbytes)))
-            self._check(self._cuda.cuMemcpyHtoD_v2(address, array.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(array.nbytes)))
+            self._check(
+                self._cuda.cuMemcpyHtoD_v2(
+                    address, array.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(array.nbytes)
+                )
+            )
         pointers = (ctypes.c_void_p * len(there))(*(ctypes.cast(ctypes.byref(x), ctypes.c_void_p) for x in there))
         self._check(self._cuda.cuLaunchKernel(function, 1, 1, 1, threads, 1, 1, 0, None, pointers, None))
         self._check(self._cuda.cuCtxSynchronize())
         for address, array in zip(there, arrays, strict=True):
-            self._check(self._cuda.cuMemcpyDtoH_v2(array.ctypes.data_as(ctypes.c_void_p), address, ctypes.c_size_t(array.nbytes)))
+            self._check(
+                self._cuda.cuMemcpyDtoH_v2(
+                    array.ctypes.data_as(ctypes.c_void_p), address, ctypes.c_size_t(array.nbytes)
+                )
+            )
             self._check(self._cuda.cuMemFree_v2(address))
 
     @staticmethod

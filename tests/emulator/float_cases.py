@@ -252,7 +252,8 @@ def halves() -> list[Case]:
         if t == "f16":
             singles.append(("fma.rn.ftz", 3, _treated(fused, t, True, False), {}))
             singles.append(("fma.rn.sat", 3, _treated(fused, t, False, True), {}))
-            singles.append(("fma.rn.ftz.relu", 3, lambda *x, f=_treated(fused, t, True, False): _relu(f(*x)), {}))
+            flushed = _treated(fused, t, True, False)
+            singles.append(("fma.rn.ftz.relu", 3, lambda *x, f=flushed: _relu(f(*x)), {}))
         for op, function in (("min", ieee.smaller), ("max", ieee.larger)):
             singles.append((op, 2, function, {}))
             singles.append((f"{op}.NaN", 2, lambda a, b, f=function: f(a, b, True), {}))
@@ -265,7 +266,9 @@ def halves() -> list[Case]:
             singles.append(("neg.ftz", 1, _treated(lambda a: -a, t, True, False), {}))
         exp2 = _safe(lambda x: 2.0**x)
         # ex2: 2^-9.9 relative in f16, 2^-7 in bf16; tanh: 2^-10.987 absolute, 2^-8.
-        singles.append(("ex2.approx" + (".ftz" if t == "bf16" else ""), 1, _treated(exp2, t, t == "bf16", False), {"ulps": 2.2}))
+        singles.append(
+            ("ex2.approx" + (".ftz" if t == "bf16" else ""), 1, _treated(exp2, t, t == "bf16", False), {"ulps": 2.2})
+        )
         singles.append(("tanh.approx", 1, math.tanh, {"ulps": 1, "absolute": 2.0**-10.987 if t == "f16" else 2.0**-8}))
         for op, count, function, bound in singles:
             registers = ", ".join(f"%{r}" for r in "abc"[:count])

@@ -9,7 +9,7 @@ from .bench import BITS, Case
 
 INTEGERS = ("s16", "u16", "s32", "u32", "s64", "u64")
 WORDS = ("b16", "b32", "b64")
-AMOUNTS = tuple(range(0, 70)) + (127, 128, 255, 256, 257, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
+AMOUNTS = (*tuple(range(70)), 127, 128, 255, 256, 257, 2147483647, 2147483648, 4294967295)
 LUTS = (0x80, 0xFE, 0x96, 0xCA, 0xE8, 0x01, 0x3C, 0x00, 0xFF, 0x1B)
 
 
@@ -167,9 +167,7 @@ def carries() -> list[Case]:
         found += [
             Case(f"add.cc.{t} {spare}, %a, %b; addc.{t} %d, %c, %e;", four, t, chained),
             Case(f"sub.cc.{t} {spare}, %a, %b; subc.{t} %d, %c, %e;", four, t, borrowed),
-            Case(
-                f"add.cc.{t} {spare}, %a, %b; addc.cc.{t} {spare}, %c, %e; addc.{t} %d, 0, 0;", four, t, carry_out
-            ),
+            Case(f"add.cc.{t} {spare}, %a, %b; addc.cc.{t} {spare}, %c, %e; addc.{t} %d, 0, 0;", four, t, carry_out),
             Case(
                 f"sub.cc.{t} {spare}, %a, %b; subc.cc.{t} {spare}, %c, %e; subc.{t} %d, 0, 0;",
                 four,
@@ -187,10 +185,7 @@ def carries() -> list[Case]:
                 f"addc.{t} %d, 0, 0;",
                 four,
                 t,
-                lambda a, b, c, e, n=bits, m=top: (
-                    (a * b >> n) + c + (((a * c & m) + e + (a + b >> n)) >> n)
-                )
-                >> n,
+                lambda a, b, c, e, n=bits, m=top: ((a * b >> n) + c + (((a * c & m) + e + (a + b >> n)) >> n)) >> n,
             ),
         ]
     return found
@@ -269,7 +264,7 @@ def bits() -> list[Case]:
             found.append(Case(f"shr.{s} %d, %a, %b;", (s, "u32"), s, lambda a, b, n=n: a >> min(b, n), values=shift))
     for n in (32, 64):
         t, u, s = f"b{n}", f"u{n}", f"s{n}"
-        fields = {1: AMOUNTS[:66] + (255,), 2: AMOUNTS[:66] + (255,)}
+        fields = {1: (*AMOUNTS[:66], 255), 2: (*AMOUNTS[:66], 255)}
         found += [
             Case(f"clz.{t} %d, %a;", (t,), "u32", lambda a, n=n: n - a.bit_length()),
             Case(f"popc.{t} %d, %a;", (t,), "u32", lambda a: a.bit_count()),

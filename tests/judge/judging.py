@@ -33,7 +33,9 @@ class Court:
         files = dict(read_candidate(folder).files)
         for name, replacements in (edits or {}).items():
             for old, new in replacements:
-                assert files[name].count(old) == 1, f"{folder.name}/{name}: {old!r} occurs {files[name].count(old)} times"
+                assert files[name].count(old) == 1, (
+                    f"{folder.name}/{name}: {old!r} occurs {files[name].count(old)} times"
+                )
                 files[name] = files[name].replace(old, new)
         return self._session(problem).judge.judge(candidate_of(files))
 

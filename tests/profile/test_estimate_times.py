@@ -156,8 +156,8 @@ def test_geometric_mean_of_inverses_is_the_inverse(values: list[float]) -> None:
 def test_roofline_floor_is_the_larger_of_memory_and_arithmetic() -> None:
     # 4.3 GB at 4.3 TB/s is 1 ms. 8192^3 * 2 operations at 790 TFLOP/s are 1392 us.
     assert floor_us(moved_bytes=4.3e9, bytes_per_us=4.3e6) == pytest.approx(1000.0)
-    assert floor_us(
-        moved_bytes=4.3e9, bytes_per_us=4.3e6, flops=2 * 8192**3, flops_per_us=790e6
-    ) == pytest.approx(1391.8, rel=1e-3)
+    assert floor_us(moved_bytes=4.3e9, bytes_per_us=4.3e6, flops=2 * 8192**3, flops_per_us=790e6) == pytest.approx(
+        1391.8, rel=1e-3
+    )
     with pytest.raises(ValueError, match="rates must be positive"):
         floor_us(moved_bytes=1.0, bytes_per_us=0.0)

@@ -30,7 +30,7 @@ def speedups(candidate: Samples, beside: Sequence[Samples], cached: BaselineRun 
     now = next(other for other in beside if other.contender == "eager")
     then = next(old for old in cached.samples if old.contender == "eager")
     for old in cached.samples:
-        if old.contender in measured or old.contender in ("candidate", "eager"):
+        if old.contender == "candidate" or old.contender == "eager" or old.contender in measured:
             continue
         ratios: list[Estimate] = []
         for rounds in (device_rounds, wall_rounds):
