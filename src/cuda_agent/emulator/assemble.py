@@ -32,7 +32,7 @@ LANES = 32
 ROUNDING = {"rn": 0, "rz": 1, "rm": 2, "rp": 3}
 TO_INTEGRAL = {"rni": 0, "rzi": 1, "rmi": 2, "rpi": 3}
 COMPARISONS = ("eq", "ne", "lt", "le", "gt", "ge", "equ", "neu", "ltu", "leu", "gtu", "geu", "num", "nan")
-FTZ, SAT, RELU, NAN = 1, 2, 4, 8
+FTZ, SAT, RELU, NAN, FINITE = 1, 2, 4, 8, 16
 BUILTINS = {"vprintf": "vprintf", "__assertfail": "assertfail", "malloc": "malloc", "free": "free"}
 # Modifiers of loads and stores that change caching, ordering or scope but not the value.
 MEMORY_HINTS = frozenset(
@@ -158,6 +158,8 @@ class Assembled:
     """Branch targets as labels, or registers."""
     labels: dict[str, int]
     unsupported: str
+    most_threads: int
+    """Threads a block may have, 0 where the function does not say."""
 
 
 @dataclass
@@ -281,6 +283,7 @@ class Assembler:
             lists=self._lists,
             labels=labels,
             unsupported=unsupported,
+            most_threads=f.most_threads,
         )
 
     # The frame
@@ -404,7 +407,7 @@ class Assembler:
 
     def _lower(self, statement: Statement) -> None:
         base, *modifiers = statement.opcode.split(".")
-        handler = _HANDLERS.get(base)
+        handler = HANDLERS.get(base)
         if handler is None:
             raise Unsupported(statement.opcode)
         handler(self, modifiers, list(statement.operands))
@@ -450,7 +453,8 @@ class Assembler:
             name += ".sat" if flags & SAT else ""
             self._emit(f"{name}.{kind}", destination, *sources)
             return
-        self._only(modifiers, "sat")
+        relu = bool(flags & RELU) and op in ("min", "max") and kind in ("s32", "s16x2")
+        self._only(modifiers, "sat", *(["relu"] if relu else []))
         if kind in ("u16x2", "s16x2"):
             name = "add.u16x2" if op == "add" else f"{op}.{kind}"
         elif flags & SAT:
@@ -460,6 +464,8 @@ class Assembler:
         else:
             name = f"{op}.{kind.replace('b', 'u')}"
         self._emit(name, destination, *sources)
+        if relu:
+            self._emit(f"max.{kind}", destination, destination, self._constant(0, 32))
         if width != bits:
             raise Unsupported(self._statement.opcode)
 
@@ -537,7 +543,8 @@ class Assembler:
 
     def _mul24(self, op: str, modifiers: list[str], operands: list[Operand]) -> None:
         kind = self._type(modifiers)
-        half = "hi" if "hi" in modifiers else "lo"
+        half = ("hi" if "hi" in modifiers else "lo") + (".sat" if "sat" in modifiers else "")
+        self._only(modifiers, "lo", "hi", "sat")
         destination, _ = self._target(operands[0], 32)
         self._emit(f"{op}.{half}.{kind}", destination, *(self._value(o, 32) for o in operands[1:]))
 
@@ -667,29 +674,35 @@ class Assembler:
             a, b = self._flushed(a), self._flushed(b)
         if kind in ("f16", "bf16", "f16x2", "bf16x2"):
             number = COMPARISONS.index(comparison)
-            self._emit(f"setp.{kind}", p, q, a, b, extra, number, immediates=(boolean, negated))
+            self._emit(f"setp.{kind}", p, q, a, b, extra, number, FTZ if ftz else 0, immediates=(boolean, negated))
             return
         name = kind.replace("b", "u") if kind[0] == "b" else kind
         self._emit(f"setp.{comparison}.{name}", p, q, a, b, extra, immediates=(boolean, negated))
 
     def _set(self, modifiers: list[str], operands: list[Operand]) -> None:
         kinds = [m for m in modifiers if m in TYPE_BITS]
-        self._only(modifiers, *COMPARISONS, "lo", "ls", "hi", "hs", "ftz")
-        if len(kinds) != 2 or len(operands) != 3:
+        booleans = {"and": 1, "or": 2, "xor": 3}
+        boolean = next((booleans[m] for m in modifiers if m in booleans), 0)
+        self._only(modifiers, *COMPARISONS, "lo", "ls", "hi", "hs", "ftz", *booleans)
+        ones = {"f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80, **dict.fromkeys(("u32", "s32"), 0xFFFFFFFF)}
+        ones |= dict.fromkeys(("u16", "s16"), 0xFFFF)
+        comparison, ftz = _comparison(modifiers), "ftz" in modifiers
+        if len(kinds) != 2 or len(operands) != (4 if boolean else 3):
             raise Unsupported(self._statement.opcode)
         result, source = kinds
-        comparison = _comparison(modifiers)
-        ones = {"f32": 0x3F800000, "u32": 0xFFFFFFFF, "s32": 0xFFFFFFFF, "f16": 0x3C00, "bf16": 0x3F80}
-        if source in ("f16x2", "bf16x2") or result in ("f16", "bf16"):
-            halves = {"f16x2": 0x3C00, "bf16x2": 0x3F80, "f16": 0x3C00, "bf16": 0x3F80}
-            one = halves.get(result, 0xFFFF)
-            bits = TYPE_BITS[source]
-            values = (self._value(o, bits, source) for o in operands[1:])
-            destination, _ = self._target(operands[0], bits)
-            self._emit(f"set.{source}", destination, *values, COMPARISONS.index(comparison), immediates=(one, 0))
+        if source in ("f16x2", "bf16x2") and not boolean:
+            one = {"f16x2": 0x3C00, "bf16x2": 0x3F80}.get(result, 0xFFFF)
+            values = (self._value(o, 32, source) for o in operands[1:])
+            destination, _ = self._target(operands[0], 32)
+            number = COMPARISONS.index(comparison)
+            self._emit(f"set.{source}", destination, *values, number, FTZ if ftz else 0, immediates=(one, 0))
             return
+        if result not in ones:
+            raise Unsupported(self._statement.opcode)
         p = self._allocate(1)
-        self._compare(source, comparison, p, -1, operands[1], operands[2], ftz="ftz" in modifiers)
+        extra: Number = self._predicate_value(operands[3]) if boolean else -1
+        negated = int(boolean > 0 and isinstance(operands[3], Register) and operands[3].negated)
+        self._compare(source, comparison, p, -1, operands[1], operands[2], extra, boolean, negated, ftz)
         destination, bits = self._target(operands[0], TYPE_BITS[result])
         self._emit(f"selp.b{bits}", destination, self._constant(ones[result], bits), self._constant(0, bits), p)
 
@@ -705,8 +718,12 @@ class Assembler:
         kinds = [m for m in modifiers if m in TYPE_BITS]
         bits = TYPE_BITS[kinds[0]]
         destination, _ = self._target(operands[0], bits)
+        self._only(modifiers, "ftz")
         a, b = (self._value(o, bits, kinds[0]) for o in operands[1:3])
-        self._emit(f"slct.b{bits}.{kinds[1]}", destination, a, b, self._value(operands[3], 32, kinds[1]))
+        chooser = self._value(operands[3], 32, kinds[1])
+        if "ftz" in modifiers:
+            chooser = self._flushed(chooser)
+        self._emit(f"slct.b{bits}.{kinds[1]}", destination, a, b, chooser)
 
     def _testp(self, modifiers: list[str], operands: list[Operand]) -> None:
         names = ("finite", "infinite", "number", "notanumber", "normal", "subnormal")
@@ -759,6 +776,8 @@ class Assembler:
     def _special(self, name: str, destination: Slot, bits: int) -> None:
         word, _, axis = name[1:].partition(".")
         part = "xyzw".index(axis) if axis else 0
+        if part == 3:  # the fourth component of a grid's vectors is zero, or one for sizes
+            word, part = ("cluster_nctaid" if word.startswith("n") else "cluster_ctaid"), 0
         if word.startswith("envreg"):
             which, part = 18, int(word[6:])
         elif word in SPECIAL:
@@ -774,11 +793,12 @@ class Assembler:
         words = [m.split("::")[0] for m in modifiers]
         space = next((w for w in words if w in ("shared", "local", "global", "const", "param")), "")
         destination, width = self._target(operands[0], 64)
-        if "to" in words:
-            source = self._value(operands[1], 64)
-            self._emit(f"untag.r{width}", destination, source)
-            return
+        if width != 64 or not space:
+            raise Unsupported(self._statement.opcode)
         source = self._value(operands[1], 64)
+        if "to" in words:
+            self._emit("untag.r64", destination, source)
+            return
         self._emit("tag.r64", destination, source, immediates=(tags.get(space, 0), 0))
 
     def _isspacep(self, modifiers: list[str], operands: list[Operand]) -> None:
@@ -791,7 +811,10 @@ class Assembler:
 
     def _cvt(self, modifiers: list[str], operands: list[Operand]) -> None:
         kinds = [m for m in modifiers if m in TYPE_BITS]
-        if "pack" in modifiers or len(kinds) != 2:
+        if "pack" in modifiers:
+            self._pack_integers(modifiers, kinds, operands)
+            return
+        if len(kinds) != 2:
             raise Unsupported(self._statement.opcode)
         self._only(modifiers, *ROUNDING, *TO_INTEGRAL, "rna", "ftz", "sat", "relu", "satfinite")
         to, source = kinds
@@ -799,12 +822,15 @@ class Assembler:
             (FTZ if "ftz" in modifiers else 0)
             | (SAT if "sat" in modifiers else 0)
             | (RELU if "relu" in modifiers else 0)
+            | (FINITE if "satfinite" in modifiers else 0)
         )
         rounding = next((ROUNDING[m] for m in modifiers if m in ROUNDING), 0)
         if to == "tf32":
+            if flags & FINITE:
+                raise Unsupported(self._statement.opcode)
             mode = 4 if "rna" in modifiers else rounding
             destination, _ = self._target(operands[0], 32)
-            self._emit("f2tf32", destination, self._value(operands[1], 32, "f32"), immediates=(mode, 0))
+            self._emit("f2tf32", destination, self._value(operands[1], 32, "f32"), immediates=(mode, flags))
         elif to in ("f16x2", "bf16x2") and source == "f32":
             destination, _ = self._target(operands[0], 32)
             a, b = (self._value(o, 32, "f32") for o in operands[1:3])
@@ -835,6 +861,26 @@ class Assembler:
             self._emit(f"i2f.{wide.replace('b', 'u')}.{to}", destination, value, immediates=(rounding, flags))
         else:
             self._integer_to_integer(source, to, "sat" in modifiers, operands)
+
+    def _pack_integers(self, modifiers: list[str], kinds: list[str], operands: list[Operand]) -> None:
+        """Saturate two integers into the low parts of a register, above what a third operand brings."""
+        self._only(modifiers, "pack", "sat")
+        bits = TYPE_BITS[kinds[0]]
+        if bits not in (8, 16) or kinds[1] != "s32" or len(operands) != (4 if bits == 8 else 3):
+            raise Unsupported(self._statement.opcode)
+        low, top = (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) if kinds[0][0] == "s" else (0, (1 << bits) - 1)
+        total: Number = self._constant(0, 32)
+        if bits == 8:
+            total = self._temporary(32)
+            self._emit("shl.b32", total, self._value(operands[3], 32), self._constant(16, 32))
+        for shift, operand in ((bits, operands[1]), (0, operands[2])):
+            part, whole = self._temporary(32), self._temporary(32)
+            self._emit("max.s32", part, self._value(operand, 32), self._constant(low, 32))
+            self._emit("min.s32", part, part, self._constant(top, 32))
+            place = (self._constant(shift, 32), self._constant(bits, 32))
+            self._emit("bfi.b32", whole, part, total, *place)
+            total = whole
+        self._emit("mov.b32", self._target(operands[0], 32)[0], total)
 
     def _float_to_integer(
         self, source: str, to: str, modifiers: list[str], operands: list[Operand], flags: int
@@ -974,33 +1020,46 @@ class Assembler:
             name = word.split("::")[0]
             if name in ("global", "shared"):
                 space = name
-            elif name not in MEMORY_HINTS and name not in ("noftz", "L2") and word not in TYPE_BITS and word != op:
+            elif (
+                name not in MEMORY_HINTS
+                and name not in ("noftz", "L2", "v2", "v4", "v8")
+                and word not in TYPE_BITS
+                and word != op
+            ):
                 raise Unsupported(self._statement.opcode)
         if not op or "shared::cluster" in modifiers:
             raise Unsupported(self._statement.opcode)
         bits = TYPE_BITS[kind]
-        result: Number = -1
+        results: list[Operand] = []
         if returns:
-            result = self._target(operands[0], bits)[0]
+            results = list(operands[0].items) if isinstance(operands[0], Group) else [operands[0]]
             operands = operands[1:]
         part, where, displacement = self._memory_operand(space, operands[0])
-        values = [self._value(o, bits, kind) for o in operands[1 : 3 if op == "cas" else 2]]
-        self._emit(
-            f"atom.{part}.{op}.{kind.replace('b', 'u') if kind[0] == 'b' and kind[1:].isdigit() else kind}",
-            result,
-            where[0],
-            *values,
-            immediates=(displacement, 0),
-        )
+        name = f"atom.{part}.{op}.{kind.replace('b', 'u') if kind[0] == 'b' and kind[1:].isdigit() else kind}"
+        groups = [list(o.items) if isinstance(o, Group) else [o] for o in operands[1 : 3 if op == "cas" else 2]]
+        if len({len(group) for group in [*groups, results or groups[0]]}) != 1:
+            raise Unsupported(self._statement.opcode)
+        # A vector is as atomic as its elements, each for itself.
+        for number, sources in enumerate(zip(*groups)):
+            values = [self._value(o, bits, kind) for o in sources]
+            result: Number = self._target(results[number], bits)[0] if results else -1
+            self._emit(name, result, where[0], *values, immediates=(displacement + number * bits // 8, 0))
 
     def _red(self, modifiers: list[str], operands: list[Operand]) -> None:
-        if any(m in ("async", "v2", "v4", "v8") for m in modifiers):
+        if "async" in modifiers:
             raise Unsupported(self._statement.opcode)
         self._atom(modifiers, operands, returns=False)
 
     def _cp(self, modifiers: list[str], operands: list[Operand]) -> None:
-        if modifiers[0] != "async" or "bulk" in modifiers or "mbarrier" in modifiers:
+        if modifiers[0] != "async" or "bulk" in modifiers:
             raise Unsupported(self._statement.opcode)
+        if "mbarrier" in modifiers:
+            # The thread's copies are finished here, and the barrier is told so: with noinc that is one of the
+            # arrivals it expects, without it one more, which changes nothing.
+            self._emit("cp.async.wait", immediates=(-1, 0))
+            if "noinc" in modifiers:
+                self._mbarrier(["arrive", *(m for m in modifiers if m.startswith("shared"))], operands)
+            return
         if modifiers[1] == "commit_group":
             self._emit("cp.async.commit")
             return
@@ -1012,7 +1071,7 @@ class Assembler:
         if not (isinstance(to, Address) and isinstance(source, Address) and isinstance(size, Immediate)):
             raise Unsupported(self._statement.opcode)
         filled: Number = -1
-        if len(operands) > 3 and "cache_hint" not in self._statement.opcode:
+        if len(operands) > (4 if "cache_hint" in self._statement.opcode else 3):
             if isinstance(operands[3], Register) and self._bits(operands[3]) == 1:
                 raise Unsupported(self._statement.opcode)
             filled = self._value(operands[3], 32)
@@ -1224,16 +1283,17 @@ class Assembler:
         }
         allowed = (shape, "sync", "aligned", "row", "col", "satfinite")
         self._only(modifiers, *allowed)
-        if len(kinds) != 4 or kinds[1] not in known.get(shape, ()) or modifiers.index("row") > modifiers.index("col"):
+        layouts = [m for m in modifiers if m in ("row", "col")]
+        if len(kinds) != 4 or kinds[1] not in known.get(shape, ()) or layouts != ["row", "col"]:
             raise Unsupported(self._statement.opcode)
-        if "satfinite" in modifiers:
+        if (kinds[1] in ("s8", "u8")) != (kinds[2] in ("s8", "u8")) or "satfinite" in modifiers and kinds[0] != "s32":
             raise Unsupported(self._statement.opcode)
         registers = [self._registers_of(o) for o in operands[:4]]
         self._lists.append([slot for group in registers for slot in group])
         d, a, b = (len(group) for group in registers[:3])
         kd, ka, kb, kc = (MMA_TYPES[k] for k in kinds)
         types = ka | kb << 4 | kc << 8 | kd << 12 | numbers[2] << 16 | numbers[0] << 24
-        self._emit("mma", len(self._lists) - 1, a, b, d, immediates=(types, 0))
+        self._emit("mma", len(self._lists) - 1, a, b, d, immediates=(types, int("satfinite" in modifiers)))
 
     def _wmma(self, modifiers: list[str], operands: list[Operand]) -> None:
         action = modifiers[0]
@@ -1244,7 +1304,7 @@ class Assembler:
             d, a, b, c = (self._registers_of(o) for o in operands[:4])
             if len(kinds) == 2:  # f16 products: only the types of D and C are written
                 kinds = [kinds[0], "f16", "f16", kinds[1]]
-            if len(kinds) != 4 or "satfinite" in modifiers:
+            if len(kinds) != 4 or ("satfinite" in modifiers and kinds[0] != "s32"):
                 raise Unsupported(self._statement.opcode)
             self._lists.append([*d, *a, *b, *c])
             kd, ka, kb, kc = (MMA_TYPES[w] for w in kinds)
@@ -1259,7 +1319,7 @@ class Assembler:
                 m,
                 n,
                 k,
-                immediates=(ka | kb << 4 | kc << 8 | kd << 12, 0),
+                immediates=(ka | kb << 4 | kc << 8 | kd << 12, int("satfinite" in modifiers)),
             )
             return
         which = {"a": 0, "b": 1, "c": 2, "d": 2}[modifiers[1]]
@@ -1356,7 +1416,7 @@ def _plain_of(op: str) -> Handler:
     return lambda assembler, modifiers, operands: assembler._plain(op)
 
 
-_HANDLERS: dict[str, Handler] = {
+HANDLERS: dict[str, Handler] = {
     "add": Assembler._add,
     "sub": Assembler._sub,
     "addc": Assembler._addc,

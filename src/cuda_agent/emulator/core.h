@@ -81,9 +81,12 @@ void ca_module_call(ca_module *module, int function, int target, const int32_t *
                     uint32_t results);
 /* Add a list of numbers to `function`: branch targets of brx.idx, registers of a matrix operation. Numbered from 0. */
 void ca_module_list(ca_module *module, int function, const int32_t *numbers, uint32_t count);
+/* Blocks of `function` may have no more threads than this (1024 when never called). */
+void ca_module_limit_threads(ca_module *module, int function, uint32_t threads);
 int ca_module_find_kernel(ca_module *module, const char *name);
 const ca_parameters *ca_kernel_parameters(ca_module *module, int kernel);
 uint32_t ca_kernel_static_shared(ca_module *module, int kernel);
+uint32_t ca_kernel_most_threads(ca_module *module, int kernel);
 uint32_t ca_kernel_local_bytes(ca_module *module, int kernel);
 const char *ca_kernel_unsupported(ca_module *module, int kernel); /* NULL when everything is supported */
 

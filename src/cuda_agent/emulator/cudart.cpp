@@ -166,6 +166,7 @@ int launch(const void *function, Dim3 grid, Dim3 block, void **arguments, size_t
     if (!grid.x || !grid.y || !grid.z || !threads || grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535 || block.x > 1024 ||
         block.y > 1024 || block.z > 64 || threads > 1024)
         return fail(InvalidConfiguration);
+    if (threads > ca_kernel_most_threads(k->fatbin->module, k->id)) return fail(LaunchOutOfResources);  // __launch_bounds__
     uint32_t fixed = ca_kernel_static_shared(k->fatbin->module, k->id);
     if (fixed + shared > k->dynamic_limit || shared > k->dynamic_limit) return fail(InvalidValue);
     if (cooperative && uint64_t{grid.x} * grid.y * grid.z > uint64_t{kMultiprocessors} * (kThreadsPerMultiprocessor / threads))
@@ -204,9 +205,20 @@ int release(void *p) {
     return sticky_error;
 }
 
+// An address inside an allocation whose bytes are not all inside it.
+bool runs_over(const void *p, size_t bytes) {
+    auto after = allocations.upper_bound(const_cast<void *>(p));
+    if (after == allocations.begin()) return false;
+    const auto &[base, size] = *std::prev(after);
+    size_t offset = static_cast<size_t>(static_cast<const char *>(p) - static_cast<const char *>(base));
+    return offset < size && bytes > size - offset;
+}
+
 int copy(void *to, const void *from, size_t bytes) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
     if (sticky_error) return sticky_error;
     if (bytes && (!to || !from)) return fail(InvalidValue);
+    if (runs_over(to, bytes) || runs_over(from, bytes)) return fail(InvalidValue);
     if (bytes) std::copy_n(static_cast<const char *>(from), bytes, static_cast<char *>(to));
     return Success;
 }
@@ -406,6 +418,8 @@ int cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_p
 int cudaMemset(void *to, int value, size_t bytes) {
     if (sticky_error) return sticky_error;
     if (bytes && !to) return fail(InvalidValue);
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    if (runs_over(to, bytes)) return fail(InvalidValue);
     std::fill_n(static_cast<unsigned char *>(to), bytes, static_cast<unsigned char>(value));
     return Success;
 }
@@ -559,7 +573,7 @@ int cudaFuncGetAttributes(void *a, const void *function) {
     std::fill_n(static_cast<char *>(a), 144, '\0');
     put<size_t>(a, 0, ca_kernel_static_shared(k->fatbin->module, k->id));
     put<size_t>(a, 16, ca_kernel_local_bytes(k->fatbin->module, k->id));
-    put<int>(a, 24, 1024);
+    put<int>(a, 24, static_cast<int>(ca_kernel_most_threads(k->fatbin->module, k->id)));
     put<int>(a, 28, 32);
     put<int>(a, 32, 90);
     put<int>(a, 36, 90);

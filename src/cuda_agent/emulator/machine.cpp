@@ -631,6 +631,9 @@ void ca_module_call(ca_module *module, int function, int target, const int32_t *
 void ca_module_list(ca_module *module, int function, const int32_t *numbers, uint32_t count) {
     module->functions[static_cast<size_t>(function)].lists.emplace_back(numbers, numbers + count);
 }
+void ca_module_limit_threads(ca_module *module, int function, uint32_t threads) {
+    module->functions[static_cast<size_t>(function)].most_threads = std::min<uint32_t>(1024, threads);
+}
 int ca_module_find_kernel(ca_module *module, const char *name) {
     for (size_t k = 0; k < module->functions.size(); ++k)
         if (module->functions[k].is_kernel && module->functions[k].name == name) return static_cast<int>(k);
@@ -639,6 +642,7 @@ int ca_module_find_kernel(ca_module *module, const char *name) {
 static Function &function_of(ca_module *module, int kernel) { return module->functions[static_cast<size_t>(kernel)]; }
 const ca_parameters *ca_kernel_parameters(ca_module *module, int kernel) { return &function_of(module, kernel).parameters; }
 uint32_t ca_kernel_static_shared(ca_module *module, int kernel) { return function_of(module, kernel).static_shared_bytes; }
+uint32_t ca_kernel_most_threads(ca_module *module, int kernel) { return function_of(module, kernel).most_threads; }
 uint32_t ca_kernel_local_bytes(ca_module *module, int kernel) { return function_of(module, kernel).local_bytes; }
 const char *ca_kernel_unsupported(ca_module *module, int kernel) {
     const Function &f = function_of(module, kernel);

@@ -53,6 +53,7 @@ struct Function {
     std::vector<Instruction> code;
     std::vector<char> constants;
     uint32_t frame_bytes = 0, local_bytes = 0, static_shared_bytes = 0;
+    uint32_t most_threads = 1024;  // a block of more is refused: __launch_bounds__
     ca_parameters parameters{};
     std::vector<Slot> parameter_slots, return_slots;
     std::vector<CallSite> calls;

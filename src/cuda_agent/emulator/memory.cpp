@@ -60,6 +60,7 @@ void bad_global(const Context &, uint64_t address, uint32_t bytes, bool write, i
     Ranges &r = ranges();
     std::string what = "out-of-bounds global " + access(bytes, write) + ": ";
     if (address < 4096) throw Fault{CA_OUT_OF_BOUNDS_GLOBAL, what + "a null pointer plus " + std::to_string(address) + " bytes", lane, address, bytes};
+    if (address > ~uint64_t{4095}) throw Fault{CA_OUT_OF_BOUNDS_GLOBAL, what + "a null pointer minus " + std::to_string(-address) + " bytes", lane, address, bytes};
     std::shared_lock<std::shared_mutex> lock(r.mutex);
     const Range *near = nullptr;
     uint64_t best = ~0ull;
@@ -122,11 +123,12 @@ char *local_at(const Context &c, uint64_t offset, uint32_t bytes, bool write, in
     return c.warp->local.get() + static_cast<size_t>(lane) * kLocalStackBytes + offset;
 }
 
+// A pointer that has run off either end of shared or local memory still belongs to it.
+static bool tagged(uint64_t address, uint64_t tag) { return address - tag + (1ull << 32) < (1ull << 33); }
+
 char *generic_at(const Context &c, uint64_t address, uint32_t bytes, bool write, int lane) {
-    if (address & kTagMask) {
-        if (address & kSharedTag) return shared_at(c, address & ~kSharedTag, bytes, write, lane);
-        if (address & kLocalTag) return local_at(c, address & ~kLocalTag, bytes, write, lane);
-    }
+    if (tagged(address, kSharedTag)) return shared_at(c, address - kSharedTag, bytes, write, lane);
+    if (tagged(address, kLocalTag)) return local_at(c, address - kLocalTag, bytes, write, lane);
     const Range *r = find_range(address, bytes, write);
     if (!r) bad_global(c, address, bytes, write, lane);
     if (write && r->read_only) write_to_read_only(*r, address, bytes, lane);

@@ -110,6 +110,7 @@ def core() -> ctypes.CDLL:
             + [c.POINTER(_Parameters), c.c_void_p, c.c_uint32, c.c_uint32, c.c_char_p],
         ),
         "ca_module_call": (None, [c.c_void_p, c.c_int, c.c_int, c.c_void_p, c.c_uint32, c.c_uint32]),
+        "ca_module_limit_threads": (None, [c.c_void_p, c.c_int, c.c_uint32]),
         "ca_module_list": (None, [c.c_void_p, c.c_int, c.c_void_p, c.c_uint32]),
         "ca_module_find_kernel": (c.c_int, [c.c_void_p, c.c_char_p]),
         "ca_kernel_unsupported": (c.c_char_p, [c.c_void_p, c.c_int]),
@@ -250,7 +251,10 @@ class _Loader:
                     value = addresses.get(item.name, 0) + item.offset
                     if item.name in self._ids:
                         value = FUNCTION_TAG | self._ids[item.name]
-                    size = 8
+                    if item.mask:
+                        value = (value & item.mask) >> ((item.mask & -item.mask).bit_length() - 1)
+                    else:
+                        size = 8
                 elif isinstance(item, ptx.Immediate):
                     value = item.value
                 else:
@@ -335,6 +339,8 @@ class _Loader:
                 len(call.arguments),
                 len(call.results),
             )
+        if function.most_threads:
+            self._core.ca_module_limit_threads(self._handle, number, function.most_threads)
         for numbers in function.lists:
             values = [function.labels[n] if isinstance(n, str) else place(n) for n in numbers]
             self._core.ca_module_list(self._handle, number, (ctypes.c_int32 * len(values))(*values), len(values))

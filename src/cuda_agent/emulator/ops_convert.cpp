@@ -10,7 +10,7 @@
 namespace ca {
 namespace {
 
-constexpr int64_t kFtz = 1, kSat = 2, kRelu = 4;
+constexpr int64_t kFtz = 1, kSat = 2, kRelu = 4, kFinite = 16;
 
 // How each source and destination format is read and written as a double.
 struct F16 {
@@ -44,6 +44,12 @@ template <class H> uint16_t short_directed(double v, int64_t mode) {
     if (want_down && got > v) h = step(h, false);
     return h;
 }
+// satfinite: what would be infinite becomes the largest finite number.
+template <class H> uint16_t short_rounded(double v, int64_t mode, int64_t flags) {
+    uint16_t h = short_directed<H>(v, mode);
+    constexpr uint16_t infinite = std::is_same_v<H, Half> ? 0x7c00 : 0x7f80;
+    return flags & kFinite && (h & 0x7fff) == infinite ? static_cast<uint16_t>(h - 1) : h;
+}
 float float_directed(double v, int64_t mode) {
     auto f = static_cast<float>(v);
     if (mode == 0 || v != v) return f;
@@ -55,7 +61,7 @@ float float_directed(double v, int64_t mode) {
 inline float flush32(float x) { return std::fabs(x) < std::numeric_limits<float>::min() ? std::copysign(0.0f, x) : x; }
 
 double finish(double v, int64_t flags) {
-    if (flags & kSat) v = v >= 0 ? (v > 1 ? 1.0 : v) : 0.0;
+    if (flags & kSat) v = v > 0 ? (v > 1 ? 1.0 : v) : 0.0;
     if (flags & kRelu) v = v > 0 || v != v ? v : 0.0;
     return v;
 }
@@ -69,8 +75,8 @@ template <class S, class D> void float_to_float(Context &c, const Instruction &i
         if constexpr (std::is_same_v<S, F32>)
             if (i.imm[1] & kFtz) v = flush32(a[k]);
         v = finish(v, i.imm[1]);
-        if constexpr (std::is_same_v<D, F16>) r[k] = short_directed<Half>(v, i.imm[0]);
-        else if constexpr (std::is_same_v<D, BF16>) r[k] = short_directed<Brain>(v, i.imm[0]);
+        if constexpr (std::is_same_v<D, F16>) r[k] = short_rounded<Half>(v, i.imm[0], i.imm[1]);
+        else if constexpr (std::is_same_v<D, BF16>) r[k] = short_rounded<Brain>(v, i.imm[0], i.imm[1]);
         else if constexpr (std::is_same_v<D, F32>) {
             r[k] = float_directed(v, i.imm[0]);
             if (i.imm[1] & kFtz) r[k] = flush32(r[k]);
@@ -102,20 +108,23 @@ template <class S> void round_to_integral(Context &c, const Instruction &i) {
     blend(c.at<typename S::R>(i.o[0]), r, c.mask);
 }
 
-// NaN becomes 0, everything else is clamped to the range (PTX ISA, cvt). o2: bits of the result type.
+// Everything is clamped to the range; NaN becomes 0, or the top bit alone where the source or the result has 64 bits
+// (PTX ISA, cvt, and an H200). o2: bits of the result type.
 template <class S, class I> void float_to_integer(Context &c, const Instruction &i) {
     const auto *a = c.at<typename S::R>(i.o[1]);
     int bits = i.o[2];
     double low = std::is_signed_v<I> ? -std::ldexp(1.0, bits - 1) : 0.0;
     double limit = std::ldexp(1.0, std::is_signed_v<I> ? bits - 1 : bits);  // first value too large
     I top = static_cast<I>(std::numeric_limits<I>::max() >> (8 * static_cast<int>(sizeof(I)) - bits));
+    I no_number = 0;
+    if (std::is_same_v<S, F64> || bits == 64) no_number = static_cast<I>(std::is_signed_v<I> ? std::numeric_limits<I>::min() >> (8 * static_cast<int>(sizeof(I)) - bits) : I{1} << (bits - 1));
     I r[kLanes];
     for (int k = 0; k < kLanes; ++k) {
         double v = S::up(a[k]);
         if constexpr (std::is_same_v<S, F32>)
             if (i.imm[1] & kFtz) v = flush32(a[k]);
         v = to_integral(v, i.imm[0]);
-        r[k] = v != v ? I{0} : v >= limit ? top : v <= low ? static_cast<I>(low) : static_cast<I>(v);
+        r[k] = v != v ? no_number : v >= limit ? top : v <= low ? static_cast<I>(low) : static_cast<I>(v);
     }
     blend(c.at<I>(i.o[0]), r, c.mask);
 }
@@ -135,8 +144,13 @@ template <class I, class D> void integer_to_float(Context &c, const Instruction 
                 r[k] = static_cast<typename D::R>(a[k]);
             }
         } else {
-            // A double holds every value that a short format could round differently: it has 53 bits, they have 11.
-            auto d = static_cast<double>(a[k]);
+            // A double has 53 bits: of the lowest ones of a long integer only keep whether any is set.
+            I x = a[k];
+            if constexpr (sizeof(I) == 8) {
+                constexpr I large = I{1} << 53;
+                if (x > large || (std::is_signed_v<I> && x < I{0} - large)) x = (x & ~I{0xfff}) | (x & 0xfff ? 0x800 : 0);
+            }
+            auto d = static_cast<double>(x);
             r[k] = std::is_same_v<D, F16> ? short_directed<Half>(d, i.imm[0]) : short_directed<Brain>(d, i.imm[0]);
         }
     }
@@ -149,16 +163,17 @@ template <class H> void pack_pair(Context &c, const Instruction &i) {
     const float *a = c.at<float>(i.o[1]), *b = c.at<float>(i.o[2]);
     uint32_t r[kLanes];
     for (int k = 0; k < kLanes; ++k)
-        r[k] = short_directed<H>(finish(b[k], i.imm[1]), i.imm[0]) | (static_cast<uint32_t>(short_directed<H>(finish(a[k], i.imm[1]), i.imm[0])) << 16);
+        r[k] = short_rounded<H>(finish(b[k], i.imm[1]), i.imm[0], i.imm[1]) | (static_cast<uint32_t>(short_rounded<H>(finish(a[k], i.imm[1]), i.imm[0], i.imm[1])) << 16);
     blend(c.at<uint32_t>(i.o[0]), r, c.mask);
 }
 
-// imm0: 0 nearest even, 1 toward zero, 4 nearest, ties away from zero.
+// imm0: 0 nearest even, 1 toward zero, 4 nearest, ties away from zero; imm1: flags.
 void to_tf32(Context &c, const Instruction &i) {
     const uint32_t *a = c.at<uint32_t>(i.o[1]);
     uint32_t r[kLanes];
     for (int k = 0; k < kLanes; ++k) {
         uint32_t x = a[k];
+        if (i.imm[1] & kRelu && x >> 31 && (x & 0x7fffffff) <= 0x7f800000) x = 0;
         bool special = (x & 0x7f800000) == 0x7f800000;
         uint32_t bump = i.imm[0] == 4 ? 0x1000 : i.imm[0] == 0 ? 0xfff + ((x >> 13) & 1) : 0;
         r[k] = (special ? x : x + bump) & 0xffffe000;

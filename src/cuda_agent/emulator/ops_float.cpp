@@ -11,7 +11,7 @@ namespace ca {
 namespace {
 
 template <class T> inline T flush(T x) { return std::fabs(x) < std::numeric_limits<T>::min() ? std::copysign(T{0}, x) : x; }
-template <class T> inline T saturate(T x) { return x >= 0 ? (x > 1 ? T{1} : x) : T{0}; }  // NaN becomes 0
+template <class T> inline T saturate(T x) { return x > 0 ? (x > 1 ? T{1} : x) : T{0}; }  // NaN and -0 become +0
 
 template <class T> struct Add { static T f(T a, T b) { return a + b; } };
 template <class T> struct Sub { static T f(T a, T b) { return a - b; } };
@@ -128,7 +128,7 @@ template <class T> void testp(Context &c, const Instruction &i) {
     for (int k = 0; k < kLanes; ++k) {
         int kind = std::fpclassify(a[k]);
         bool v[6] = {kind != FP_NAN && kind != FP_INFINITE, kind == FP_INFINITE, kind != FP_NAN, kind == FP_NAN,
-                     kind == FP_NORMAL, kind == FP_SUBNORMAL};
+                     kind == FP_NORMAL || kind == FP_ZERO, kind == FP_SUBNORMAL};
         r[k] = v[i.imm[0]];
     }
     c.predicate(i.o[0]) = (c.predicate(i.o[0]) & ~c.mask) | (pack(r) & c.mask);

@@ -75,6 +75,8 @@ template <class T> struct Mul24Lo {
     static T f(T a, T b) { return static_cast<T>(part(a) * part(b)); }
 };
 template <class T> struct Mul24Hi { static T f(T a, T b) { return static_cast<T>((Mul24Lo<T>::part(a) * Mul24Lo<T>::part(b)) >> 16); } };
+template <class T> struct Mad24Hi { static T f(T a, T b, T x) { return Add<T>::f(Mul24Hi<T>::f(a, b), x); } };
+template <class T> struct Mad24HiSat { static T f(T a, T b, T x) { return AddSat<T>::f(Mul24Hi<T>::f(a, b), x); } };
 template <class T> struct Mad24Lo { static T f(T a, T b, T x) { return static_cast<T>(static_cast<uint32_t>(Mul24Lo<T>::f(a, b)) + static_cast<uint32_t>(x)); } };
 
 // Shift amounts above the width clamp to it (PTX ISA, shl and shr).
@@ -432,6 +434,9 @@ void add_integer_operations() {
     add_operation("mul24.hi.u32", binary<uint32_t, uint32_t, uint32_t, Mul24Hi<uint32_t>>);
     add_operation("mad24.lo.s32", ternary<int32_t, int32_t, int32_t, int32_t, Mad24Lo<int32_t>>);
     add_operation("mad24.lo.u32", ternary<uint32_t, uint32_t, uint32_t, uint32_t, Mad24Lo<uint32_t>>);
+    add_operation("mad24.hi.s32", ternary<int32_t, int32_t, int32_t, int32_t, Mad24Hi<int32_t>>);
+    add_operation("mad24.hi.u32", ternary<uint32_t, uint32_t, uint32_t, uint32_t, Mad24Hi<uint32_t>>);
+    add_operation("mad24.hi.sat.s32", ternary<int32_t, int32_t, int32_t, int32_t, Mad24HiSat<int32_t>>);
     add_operation("shf.l.clamp.b32", ternary<uint32_t, uint32_t, uint32_t, uint32_t, ShfL>);
     add_operation("shf.r.clamp.b32", ternary<uint32_t, uint32_t, uint32_t, uint32_t, ShfR>);
     add_operation("shf.l.wrap.b32", ternary<uint32_t, uint32_t, uint32_t, uint32_t, ShfLWrap>);

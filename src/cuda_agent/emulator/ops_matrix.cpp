@@ -24,7 +24,7 @@ double element(const Context &c, int32_t reg, int type, int lane, int part) {
         default: return c.at<double>(reg)[lane];
     }
 }
-void set_element(Context &c, int32_t reg, int type, int lane, int part, double v) {
+void set_element(Context &c, int32_t reg, int type, int lane, int part, double v, bool saturate) {
     uint32_t *w = c.at<uint32_t>(reg) + lane;
     switch (type) {
         case F16:
@@ -34,7 +34,10 @@ void set_element(Context &c, int32_t reg, int type, int lane, int part, double v
             break;
         }
         case F32: c.at<float>(reg)[lane] = static_cast<float>(v); break;
-        case S32: c.at<int32_t>(reg)[lane] = static_cast<int32_t>(static_cast<int64_t>(v)); break;
+        case S32:
+            if (saturate) v = v > 2147483647.0 ? 2147483647.0 : v < -2147483648.0 ? -2147483648.0 : v;
+            c.at<int32_t>(reg)[lane] = static_cast<int32_t>(static_cast<int64_t>(v));
+            break;
         case F64: c.at<double>(reg)[lane] = v; break;
         default: break;
     }
@@ -55,7 +58,8 @@ void multiply(int m, int n, int k, const double *a, const double *b, double *d) 
         }
 }
 
-// list: D, A, B, C registers. o0 list, o1..o3 how many A, B, C; imm0 = type of A | of B << 4 | of C and D << 8 | k << 16.
+// list: D, A, B, C registers. o0 list, o1..o3 how many A, B, C; imm0 = type of A | of B << 4 | of C << 8 | of D << 12 | k << 16 |
+// m << 24; imm1: 1 saturates.
 void mma(Context &c, const Instruction &i) {
     need_whole_warp(c, "mma.sync");
     const auto &list = c.frame->function->lists[static_cast<size_t>(i.o[0])];
@@ -87,7 +91,7 @@ void mma(Context &c, const Instruction &i) {
         for (int r = 0; r < nc; ++r)
             for (int e = 0; e < pc; ++e) {
                 int row = pc == 2 ? g + 8 * r : g + 8 * (r >> 1), col = t * 2 + (pc == 2 ? e : r & 1);
-                set_element(c, rd[r], td, lane, e, d[row * 8 + col]);
+                set_element(c, rd[r], td, lane, e, d[row * 8 + col], i.imm[1]);
             }
     }
 }
@@ -123,7 +127,7 @@ template <bool Store> void wmma_memory(Context &c, const Instruction &i) {
     }
 }
 
-// list: D, A, B, C. o0 list, o1..o4 how many D, A, B, C, o5..o7 m, n, k; imm0 types as for mma.
+// list: D, A, B, C. o0 list, o1..o4 how many D, A, B, C, o5..o7 m, n, k; imm0 types and imm1 as for mma.
 void wmma_multiply(Context &c, const Instruction &i) {
     need_whole_warp(c, "wmma.mma");
     const auto &list = c.frame->function->lists[static_cast<size_t>(i.o[0])];
@@ -141,7 +145,7 @@ void wmma_multiply(Context &c, const Instruction &i) {
     multiply(m, n, k, dense[0], dense[1], dense[2]);
     int parts = elements_in_register(types[3]), count = i.o[1] * parts;
     for (int lane = 0; lane < kLanes; ++lane)
-        for (int e = 0; e < count; ++e) set_element(c, list[static_cast<size_t>(e / parts)], types[3], lane, e % parts, dense[2][(lane * count + e) % (m * n)]);
+        for (int e = 0; e < count; ++e) set_element(c, list[static_cast<size_t>(e / parts)], types[3], lane, e % parts, dense[2][(lane * count + e) % (m * n)], i.imm[1]);
 }
 
 // o0..o3 registers, o4 how many matrices, o5 address, o6 transposed, o7 bits of the address; imm0 displacement.

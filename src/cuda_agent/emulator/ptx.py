@@ -1,7 +1,7 @@
 """A parser for the PTX that nvcc and inline assembly produce.
 
-It keeps what the assembler needs and resolves two things on the way: register names declared in nested scopes
-become unique, and every instruction gets the source line a programmer would look at (the innermost line of the
+It keeps what the assembler needs and resolves two things on the way: names declared in nested scopes (registers,
+variables, labels) become unique, and every instruction gets the source line a programmer would look at (the innermost line of the
 `.loc` chain that lies in a file of their own rather than in a toolkit header).
 
 Source: PTX ISA 9.0, "Syntax", "State Spaces, Types, and Variables", "Directives".
@@ -73,6 +73,8 @@ class Symbol:
 
     name: str
     offset: int = 0
+    mask: int = 0
+    """In an initialiser, which bits of the address are meant; 0 for all."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,8 @@ class Pair:
 
 
 Operand = Register | Immediate | Symbol | Address | Group | Pair
+Scope = dict[str, Register | Symbol]
+"""What a name stands for in a function: a register, or a variable or label by its unique name."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +161,8 @@ class Function:
     prototypes: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Name to (number of results, number of parameters)."""
     has_body: bool = False
+    most_threads: int = 0
+    """Threads a block may have (.maxntid, .reqntid), 0 where that is left open."""
 
 
 @dataclass
@@ -203,6 +209,7 @@ class _Parser:
         self._tokens: list[tuple[str, str]] = []
         self._at = 0
         self._lines = _Lines()
+        self._names: set[str] = set()
         # The file table stands at the end of the text, after the lines that refer to it.
         for number, name in re.findall(r'^\s*\.file\s+(\d+)\s+"([^"]*)"', text, re.M):
             self._lines.files[int(number)] = name
@@ -359,6 +366,12 @@ class _Parser:
                 break
             else:
                 operand = self._operand({})
+                if isinstance(operand, Immediate) and self._peek() == "(":  # one byte of an address: 0xFF00(name)
+                    group = self._operand({})
+                    named = group.items[0] if isinstance(group, Group) and len(group.items) == 1 else None
+                    if not isinstance(named, Symbol):
+                        raise PtxSyntaxError(f"unexpected initialiser {group}")
+                    operand = Symbol(named.name, named.offset, operand.value)
                 if not isinstance(operand, Immediate | Symbol):
                     raise PtxSyntaxError(f"unexpected initialiser {operand}")
                 items.append(operand)
@@ -397,15 +410,30 @@ class _Parser:
         while self._peek() not in ("{", ";"):
             if self._kind() == "line":
                 self._line_directive(self._next())
-            else:
-                self._next()  # .maxntid, .minnctapersm, .noreturn and their numbers
+            elif self._next() in (".maxntid", ".reqntid"):
+                function.most_threads = self._product()
+            # else .minnctapersm, .noreturn and the like, and their numbers
         if self._next() == "{":
             function.has_body = True
             _Body(self, function).parse()
         return function
 
-    # Operands; `scope` maps a declared register's name to its unique name.
-    def _operand(self, scope: dict[str, str]) -> Operand:
+    def _product(self) -> int:
+        product = int(self._next())
+        while self._accept(","):
+            product *= int(self._next())
+        return product
+
+    def unique(self, name: str) -> str:
+        """Return a variable's name, changed where another function or scope has one of that name."""
+        unique, number = name, 0
+        while unique in self._names:
+            number += 1
+            unique = f"{name}#{number}"
+        self._names.add(unique)
+        return unique
+
+    def _operand(self, scope: Scope) -> Operand:
         token, kind = self._peek(), self._kind()
         if token == "{" or token == "(":
             close = "}" if token == "{" else ")"
@@ -440,17 +468,19 @@ class _Parser:
                 return Immediate(struct.unpack("<Q", struct.pack("<d", float(token)))[0], float_bits=64)
             return Immediate(int(token.rstrip("U"), 0))
         operand: Operand
-        if token in scope:
-            operand = Register(scope[token])
-        elif token.startswith("%"):
+        known = scope.get(token)
+        if isinstance(known, Register):
+            operand = known
+        elif token.startswith("%") and known is None:
             operand = Register(token)  # a special register
         else:
-            operand = Symbol(token, self._offset() if self._peek() in ("+", "-") else 0)
+            name = known.name if known is not None else token
+            operand = Symbol(name, self._offset() if self._peek() in ("+", "-") else 0)
         if self._accept("|"):
             return Pair(operand, self._operand(scope))
         return operand
 
-    def _address(self, scope: dict[str, str]) -> Address:
+    def _address(self, scope: Scope) -> Address:
         base: Register | Symbol | None = None
         token, kind = self._peek(), self._kind()
         offset = 0
@@ -459,7 +489,7 @@ class _Parser:
             offset = sign * int(self._next().rstrip("U"), 0)
         else:
             self._next()
-            base = Register(scope[token]) if token in scope else Symbol(token)
+            base = scope.get(token, Symbol(token))
             offset = self._offset()
         if self._accept(","):  # tensor coordinates and the like: not supported, but parsed
             while self._peek() != "]":
@@ -474,13 +504,13 @@ class _Body:
     def __init__(self, parser: _Parser, function: Function) -> None:
         self._p = parser
         self._f = function
-        self._scopes: list[dict[str, str]] = [{}]
-        self._labels: list[dict[str, str]] = [{}]
+        self._scopes: list[Scope] = [{}]
         self._place = Place("", 0)
         self._serial = 0
 
     def parse(self) -> None:
         p = self._p
+        self._find_labels()
         while True:
             if p._kind() == "line":
                 place = p._line_directive(p._next())
@@ -490,6 +520,7 @@ class _Body:
             if token == "{":
                 p._next()
                 self._scopes.append(dict(self._scopes[-1]))
+                self._find_labels()
             elif token == "}":
                 p._next()
                 self._scopes.pop()
@@ -499,6 +530,8 @@ class _Body:
                 self._registers()
             elif token in (".local", ".shared", ".param"):
                 variable = p._variable()
+                name, variable.name = variable.name, p.unique(variable.name)
+                self._scopes[-1][name] = Symbol(variable.name)
                 self._f.variables.append(variable)
             elif token == ".pragma":
                 p._skip_to(";")
@@ -516,14 +549,33 @@ class _Body:
             else:
                 self._instruction()
 
+    def _find_labels(self) -> None:
+        """Enter the labels of the scope that begins here, which branches may name before they stand."""
+        p = self._p
+        depth, at, starts = 0, p._at, True
+        while at < len(p._tokens) and depth >= 0:
+            kind, token = p._tokens[at]
+            depth += (token == "{") - (token == "}")
+            if depth == 0 and starts and kind == "word":
+                follows = p._tokens[at + 1][1] if at + 1 < len(p._tokens) else ""
+                if token.endswith(":") or follows == ":":
+                    name = token.removesuffix(":")
+                    self._serial += 1
+                    self._scopes[-1][name] = Symbol(f"{name}#{self._serial}")
+            starts = kind == "line" or token in (";", "}", "{", ":") or token.endswith(":")
+            at += 1
+
     def _label(self, name: str) -> None:
         p = self._p
+        found = self._scopes[-1][name]
+        name = found.name
         if p._peek() == ".branchtargets":
             p._next()
             targets = []
             while not p._accept(";"):
                 if not p._accept(","):
-                    targets.append(p._next())
+                    target = p._next()
+                    targets.append(self._scopes[-1].get(target, Symbol(target)).name)
             self._f.branch_targets[name] = targets
         elif p._peek() == ".callprototype":
             p._next()
@@ -558,7 +610,7 @@ class _Body:
                 unique = each if each not in self._f.registers else f"{each}#{self._serial}"
                 self._serial += 1
                 self._f.registers[unique] = kind
-                self._scopes[-1][each] = unique
+                self._scopes[-1][each] = Register(unique)
 
     def _instruction(self) -> None:
         p = self._p
@@ -568,7 +620,7 @@ class _Body:
         if p._accept("@"):
             negated = p._accept("!")
             name = p._next()
-            guard = Register(scope.get(name, name), negated)
+            guard = Register(scope.get(name, Register(name)).name, negated)
         opcode = p._next()
         operands: list[Operand] = []
         while not p._accept(";"):
