@@ -13,6 +13,7 @@ import pytest
 from cuda_agent.errors import CandidateError, ToolkitError, UserError
 from cuda_agent.gates import compile as compile_gate
 from cuda_agent.gates import exported_build
+from cuda_agent.gates.devices import cuda_devices, installed_torch
 from cuda_agent.gates.export import export, read_source, relative_imports
 from cuda_agent.gates.toolkit import discover
 
@@ -119,6 +120,14 @@ def test_tensors_on_the_cpu_are_refused_with_the_launcher_and_the_argument(packa
     assert ran.stderr.splitlines()[-1] == (
         "ValueError: twice_launcher(): argument 1 'x' lies on the CPU; the kernel needs it on a CUDA device"
     )
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not (cuda_devices() and installed_torch().cuda), reason="needs a CUDA device that torch can use")
+def test_on_a_gpu_the_first_import_builds_and_the_kernel_runs(tmp_path: Path) -> None:
+    export(*read_source(write_candidate(tmp_path / "candidate")), tmp_path / "kernel")
+    ran = as_stranger("import kernel; print(kernel.ModelNew()(torch.ones(3, device='cuda')).tolist())", tmp_path)
+    assert ran.stdout == "[2.0, 2.0, 2.0]\n", ran.stderr
 
 
 def test_two_packages_with_equal_launcher_names_keep_their_own(packages: Path) -> None:
