@@ -435,7 +435,7 @@ class _Conversation:
 
     def _check_structure(self, trial: Trial, made: InputsMade, called: Called, expected: Expected) -> None:
         want, got = expected.outputs, called.outputs
-        difference = _tree_difference(want.tree, got.tree, "the result")
+        difference = _tree_difference(want.tree, got.tree, "The result")
         if difference:
             raise _Stop(self._contract(trial, "output structure", f"{difference}."))
         for index, (a, b) in enumerate(zip(want.tensors, got.tensors, strict=True)):
@@ -517,7 +517,7 @@ class _Conversation:
         errors = []
         for index, (facts, stats, bound) in enumerate(zip(compared.facts, expected.stats, bounds, strict=True)):
             if facts.bad:
-                raise _Stop(self._wrong(trial, made, index, facts, called, bound, taken.same_as[index]))
+                raise _Stop(self._wrong(trial, made, index, facts, called, bound, stats.floating, taken.same_as[index]))
             if stats.floating:
                 errors.append(
                     OutputError(
@@ -542,14 +542,15 @@ class _Conversation:
         facts: Facts,
         called: Called,
         bound: Bound,
+        floating: bool,
         same_as: int | None,
     ) -> WrongOutput:
         name = f"output {index}" if len(called.outputs.tensors) > 1 else "the output"
         file = called.outputs.tensors[index]
         error = "" if facts.max_abs_error is None else f", largest error {facts.max_abs_error:.3g}"
-        allowed = (
-            f" (allowed: {bound.atol:.2g} + {bound.rtol:.2g} x |expected|)" if facts.max_abs_error is not None else ""
-        )
+        allowed = f" (allowed: {bound.atol:.2g} + {bound.rtol:.2g} x |expected|)" if error else ""
+        if not floating:
+            allowed = " (integers and booleans must be equal)"
         values = "" if trial.distribution == "as given" else f" with inputs '{trial.distribution}'"
         text = (
             f"{name[0].upper()}{name[1:]} differs at {list(facts.first_bad)}: expected {facts.expected}, got {facts.got}; "
