@@ -23,8 +23,8 @@ HEADER = ".version 8.3\n.target sm_90\n.address_size 64\n"
 class Case:
     """One instruction, or a few that belong together.
 
-    The text reads %a, %b, %c and %e and writes %d; %p, %q and %r are predicates, %x, %y and %z are spare
-    registers of 16, 32 and 64 bits. `reference` takes one thread's operands, as integers or floats, and returns
+    The text reads %a, %b, %c and %e and writes %d; %p, %q and %r are predicates; %x, %y and %z, also with 1 to 3
+    behind them, are spare registers of 16, 32 and 64 bits, and so are %t (32) and %w (64); %row numbers the threads. `reference` takes one thread's operands, as integers or floats, and returns
     its result; with `warp` it takes lists over the 32 lanes of a warp.
     """
 
@@ -111,7 +111,7 @@ def kernel(case: Case, name: str) -> str:
         "{",
     ]
     lines += [".reg .pred %p, %q, %r;", ".reg .b16 %x, %x1, %x2, %x3;", ".reg .b32 %y, %y1, %y2, %y3, %row, %block;"]
-    lines += [".reg .b64 %z, %z1, %z2, %z3, %at;", case.declare]
+    lines += [".reg .b64 %z, %z1, %z2, %z3, %at, %w;", ".reg .b32 %t;", case.declare]
     for register, kind in zip("abce", case.inputs):
         lines.append(f".reg .b{max(BITS[kind], 16)} %{register};")
     lines.append(f".reg .b{max(BITS[case.result], 16)} %d;")
