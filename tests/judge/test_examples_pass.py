@@ -20,6 +20,7 @@ ALWAYS = (
     "group_norm",
     "half_scale_softmax",
     "layer_norm",
+    "matmul_bias_relu",
     "matvec",
     "mse_loss",
     "row_argmax",
@@ -40,7 +41,7 @@ def test_an_example_passes_all_gates_that_need_no_gpu(court: Court, name: str) -
     assert all(error.worst_ratio < 0.5 for error in evidence.errors)
 
 
-@pytest.mark.parametrize("header", ["row.cuh", "pack.cuh"])
+@pytest.mark.parametrize("header", ["row.cuh", "pack.cuh", "product.cuh"])
 def test_copies_of_a_header_are_equal(header: str) -> None:
     copies = {path: path.read_text() for path in EXAMPLES.glob(f"*/kernels/{header}")}
     assert len(copies) > 1
