@@ -10,37 +10,32 @@ from __future__ import annotations
 import hashlib
 from importlib import resources
 
+from cuda_agent.gates.c_types import ELEMENTS
 from cuda_agent.records.candidate import Launcher, Parameter
 
-POINTER_DTYPES = {
-    "float*": "float32",
-    "double*": "float64",
-    "__half*": "float16",
-    "__half2*": "float16",
-    "__nv_bfloat16*": "bfloat16",
-    "__nv_bfloat162*": "bfloat16",
-    "__nv_fp8_e4m3*": "float8_e4m3fn",
-    "__nv_fp8_e5m2*": "float8_e5m2",
-    "signed char*": "int8",
-    "unsigned char*": "uint8",
-    "short*": "int16",
-    "unsigned short*": "uint16",
-    "int*": "int32",
-    "unsigned int*": "uint32",
-    "long long*": "int64",
-    "unsigned long long*": "uint64",
-    "bool*": "bool",
-    "float2*": "float32",
-    "float4*": "float32",
-    "double2*": "float64",
-    "int2*": "int32",
-    "int4*": "int32",
-    "uint2*": "uint32",
-    "uint4*": "uint32",
-    "cuFloatComplex*": "complex64",
-    "cuDoubleComplex*": "complex128",
+_DTYPES = {
+    "float": "float32",
+    "double": "float64",
+    "__half": "float16",
+    "__nv_bfloat16": "bfloat16",
+    "__nv_fp8_e4m3": "float8_e4m3fn",
+    "__nv_fp8_e5m2": "float8_e5m2",
+    "signed char": "int8",
+    "unsigned char": "uint8",
+    "short": "int16",
+    "unsigned short": "uint16",
+    "int": "int32",
+    "unsigned int": "uint32",
+    "long long": "int64",
+    "unsigned long long": "uint64",
+    "bool": "bool",
+    "cuFloatComplex": "complex64",
+    "cuDoubleComplex": "complex128",
 }
-"""torch dtype that each pointer type takes; `void*` takes any."""
+"""torch dtype of the elements behind a pointer, by their C type."""
+
+_NARROW = {"__half": "narrow(wide, 10, 15)", "__nv_bfloat16": "narrow(wide, 7, 127)"}
+"""How a number becomes one of 16 bits: bits of the fraction, bias of the exponent."""
 
 _INTEGER_RANGE = {
     "signed char": ("-128LL", "127LL"),
@@ -56,7 +51,7 @@ _INTEGER_RANGE = {
 def generator_version() -> str:
     """Return a hash of everything that decides what `generate` writes."""
     here = resources.files("cuda_agent.gates")
-    texts = [here.joinpath(name).read_bytes() for name in ("binding.py", "binding_support.h")]
+    texts = [here.joinpath(name).read_bytes() for name in ("binding.py", "c_types.py", "binding_support.h")]
     return hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
 
 
@@ -73,7 +68,7 @@ def signature(launcher: Launcher) -> str:
 
 def generate(launchers: tuple[Launcher, ...]) -> str:
     """Return the C++ text of the module `cuda_extension` for these launchers."""
-    dtypes = sorted({POINTER_DTYPES[p.ctype] for q in launchers for p in q.parameters if p.ctype in POINTER_DTYPES})
+    dtypes = sorted({name for q in launchers for p in q.parameters if (name := _dtype(p.ctype))})
     parts = [
         "// Written by CUDA Agent: makes the launchers of kernels/*.cu importable from `cuda_extension`.",
         '#include "binding_support.h"',
@@ -101,9 +96,17 @@ def generate(launchers: tuple[Launcher, ...]) -> str:
     return "\n".join(parts)
 
 
+def _dtype(ctype: str) -> str | None:
+    """Return the torch dtype a pointer takes, None for `void*`, which takes any, and for what is no pointer."""
+    pointee = ctype.removesuffix("*")
+    return _DTYPES[ELEMENTS[pointee][0]] if ctype != pointee and pointee != "void" else None
+
+
 def _c_type(parameter: Parameter) -> str:
-    """Return the type the binding declares; a pointer's pointee does not matter to the linker."""
-    return "void *" if parameter.ctype.endswith("*") else parameter.ctype
+    """Return the type the binding declares; the linker does not mind what is pointed to or what 16 bits mean."""
+    if parameter.ctype.endswith("*"):
+        return "void *"
+    return "Bits16" if parameter.ctype in _NARROW else parameter.ctype
 
 
 def _declaration(launcher: Launcher) -> str:
@@ -140,7 +143,7 @@ def _wrapper(launcher: Launcher) -> str:
 def _conversion(parameter: Parameter, index: int, name: str) -> list[str]:
     place = f'arguments[{index}], {index + 1}, "{parameter.name}", "{parameter.ctype}"'
     if parameter.ctype.endswith("*"):
-        dtype = POINTER_DTYPES.get(parameter.ctype)
+        dtype = _dtype(parameter.ctype)
         known = f'dtype_{dtype}, "{dtype}"' if dtype else "nullptr, nullptr"
         return [
             f"    void *{name};",
@@ -148,11 +151,12 @@ def _conversion(parameter: Parameter, index: int, name: str) -> list[str]:
         ]
     if parameter.ctype == "bool":
         return [f"    bool {name};", f"    if (!call.boolean({place}, &{name})) return nullptr;"]
-    if parameter.ctype in ("float", "double"):
+    if parameter.ctype in ("float", "double", *_NARROW):
+        narrowed = _NARROW.get(parameter.ctype, f"static_cast<{parameter.ctype}>(wide)").replace("wide", f"wide{index}")
         return [
             f"    double wide{index};",
             f"    if (!call.number({place}, &wide{index})) return nullptr;",
-            f"    {parameter.ctype} {name} = static_cast<{parameter.ctype}>(wide{index});",
+            f"    {_c_type(parameter)} {name} = {narrowed};",
         ]
     if parameter.ctype == "unsigned long long":
         return [

@@ -5,6 +5,7 @@
 #pragma once
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
+#include <cmath>
 #include <cstdint>
 #include <structmember.h>
 
@@ -56,6 +57,29 @@ PyObject *make_strided(PyObject *, PyObject *tensor) {
 }
 #define STRIDED_METHOD \
     { "strided", make_strided, METH_O, "strided(tensor)\n\nPass a non-contiguous tensor on purpose: the kernel handles its strides." }
+
+// __half and __nv_bfloat16 as the calling convention sees them.
+struct Bits16 {
+    unsigned short bits;
+};
+
+// Round to a 16-bit float, to nearest and ties to even; what is too large becomes infinity.
+Bits16 narrow(double value, int fraction_bits, int bias) {
+    const unsigned short sign = std::signbit(value) ? 0x8000 : 0;
+    const double infinity = (2 * bias + 1) << fraction_bits;
+    double code = 0x7fff;
+    if (value == 0 || std::isinf(value)) {
+        code = value == 0 ? 0 : infinity;
+    } else if (value == value) {
+        int exponent;
+        std::frexp(value, &exponent);
+        exponent = exponent > 2 - bias ? exponent - 1 : 1 - bias;  // below it, subnormals share the least exponent
+        const double steps = std::nearbyint(std::ldexp(std::fabs(value), fraction_bits - exponent));
+        code = std::ldexp(exponent + bias - 1, fraction_bits) + steps;
+        if (code > infinity) code = infinity;
+    }
+    return {static_cast<unsigned short>(sign | static_cast<unsigned short>(code))};
+}
 
 bool as_integer(PyObject *object, PyObject *method, long long *value) {
     PyObject *result = PyObject_CallMethodNoArgs(object, method);

@@ -56,11 +56,9 @@ _NAMED = {
     "__nv_bfloat162": "__nv_bfloat162",
     "__nv_fp8_e4m3": "__nv_fp8_e4m3",
     "__nv_fp8_e5m2": "__nv_fp8_e5m2",
-    "cuComplex": "float2",
-    "cuFloatComplex": "float2",
-    "cuDoubleComplex": "double2",
-    "complex<float>": "float2",
-    "complex<double>": "double2",
+    "cuComplex": "cuFloatComplex",
+    "complex<float>": "cuFloatComplex",
+    "complex<double>": "cuDoubleComplex",
     "cudaError": "cudaError_t",
     "cudaError_t": "cudaError_t",
     "cudaStream_t": "cudaStream_t",
@@ -91,6 +89,8 @@ ELEMENTS: dict[str, tuple[str, int]] = {
     "__nv_fp8_e5m2": ("__nv_fp8_e5m2", 1),
     "__half2": ("__half", 2),
     "__nv_bfloat162": ("__nv_bfloat16", 2),
+    "cuFloatComplex": ("cuFloatComplex", 1),
+    "cuDoubleComplex": ("cuDoubleComplex", 1),
     **_VECTORS,
 }
 """What a pointer may point to besides `void`: the scalar type behind it and how many of them make one element."""

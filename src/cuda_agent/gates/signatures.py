@@ -43,6 +43,7 @@ _DEFINES = (
 )
 _INCLUDE = re.compile(r"^([ \t]*#[ \t]*include)\b[ \t]*(.*)$", re.M)
 _LINE_MARKER = re.compile(r'^#(?:line)? (\d+) "([^"]*)"')
+_AT_NAMESPACE_SCOPE = ("function_definition", "declaration", "type_definition", "alias_declaration", "enum_specifier")
 _LANGUAGE = Language(tree_sitter_cuda.language())
 
 
@@ -267,7 +268,7 @@ def _without_foreign_includes(text: str, name: str, files: Mapping[str, str]) ->
 def _functions(root: Node, places: _Places) -> Iterator[_Function]:
     aliases: dict[str, Declared] = {}
     for node, linkage_c in _outer(root, False):
-        if node.type in ("type_definition", "alias_declaration"):
+        if node.type in ("type_definition", "alias_declaration", "enum_specifier"):
             _learn(node, aliases)
             continue
         declarator = _function_declarator(node)
@@ -304,18 +305,22 @@ def _outer(node: Node, linkage_c: bool) -> Iterator[tuple[Node, bool]]:
                 yield from _outer(body, inside)
             elif body is not None:
                 yield body, inside
-        elif child.type in ("function_definition", "declaration", "type_definition", "alias_declaration"):
+        elif child.type in _AT_NAMESPACE_SCOPE:
             yield child, linkage_c
         elif child.type in ("namespace_definition", "declaration_list", "ERROR") or child.type.startswith("preproc_if"):
             yield from _outer(child, linkage_c)
 
 
 def _learn(node: Node, aliases: dict[str, Declared]) -> None:
-    if node.type == "alias_declaration":
+    if node.type == "enum_specifier":
+        name = _text(node.child_by_field_name("name"))
+        declared = read_declaration(_text(node.child_by_field_name("base")) or "int")
+    elif node.type == "alias_declaration":
         name = _text(node.child_by_field_name("name"))
         declared = read_declaration(_text(node.child_by_field_name("type")))
     else:
         text = re.sub(r"^\s*typedef\b", "", _text(node).rstrip().rstrip(";"))
+        text = re.sub(r"^\s*enum\b[^{]*\{.*\}", "int ", text, flags=re.S)
         if "{" in text:
             return
         declared = read_declaration(text)
