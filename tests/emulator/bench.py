@@ -46,9 +46,9 @@ class Case:
 
     @property
     def opcodes(self) -> set[str]:
-        """The instructions of the text, by their first word."""
-        words = [line.split() for line in self.text.replace("{", " ").replace("}", " ").split(";")]
-        lines = [[w for w in line if not w.startswith("@")] for line in words]
+        """The instructions of the text and of the functions it calls, by their first word."""
+        text = f"{self.text};{self.module}".replace("{", ";").replace("}", ";")
+        lines = [[w for w in line.split() if not w.startswith("@")] for line in text.split(";")]
         return {line[0].split(".")[0] for line in lines if line and not line[0].endswith(":")}
 
 

@@ -50,12 +50,22 @@ def integers() -> list[Case]:
                 text = f"cvt.sat.{to}.{source} %d, %a;"
                 found.append(Case(text, (source,), _register(to), partial(_clamped, kind=to)))
     # Values in registers wider than their type: only the low bits count.
+    for source in INTEGERS:
+        for wider in (16, 32, 64):
+            for width in (16, 32, 64):
+                if wider <= max(BITS[source], 8) or width < BITS[source]:
+                    continue
+                to = f"{source[0]}{width}"
+                value = lambda a, t=source: _wrapped(a, t)  # noqa: E731
+                found.append(Case(f"cvt.{to}.{source} %d, %a;", (f"b{wider}",), to, value))
     found += [
-        Case("cvt.s64.s8 %d, %a;", ("b32",), "s64", partial(_wrapped, kind="s8")),
-        Case("cvt.u32.u8 %d, %a;", ("b64",), "u32", lambda a: a & 255),
         Case("cvt.u16.u32 %x, %a; cvt.s32.s8 %d, %x;", ("u32",), "s32", partial(_wrapped, kind="s8")),
-        Case("cvt.rn.f32.s8 %d, %a;", ("b32",), "f32", lambda a: float(_wrapped(a, "s8"))),
-        Case("cvt.rn.f32.u16 %d, %a;", ("b32",), "f32", lambda a: float(a & 0xFFFF)),
+        *(
+            Case(f"cvt.rn.f32.{t} %d, %a;", (f"b{wider}",), "f32", lambda a, t=t: float(_wrapped(a, t)))
+            for t in ("s8", "u8", "s16", "u16")
+            for wider in (32, 64)
+        ),
+        Case("cvt.rn.sat.f32.s32 %d, %a;", ("s32",), "f32", lambda a: float(min(max(a, 0), 1))),
     ]
     return found
 
@@ -128,20 +138,12 @@ def floats() -> list[Case]:
     found = []
     for source in FLOATS:
         for to in FLOATS:
-            if source == to or {source, to} == {"f16", "bf16"}:
+            if source == to:
                 continue
-            form, from_form = FORMS[to], FORMS[source]
-            exact = form.precision >= from_form.precision
-            if source == "f64" and to in ("f16", "bf16"):
-                continue  # the ISA has f16.f64 but nvcc goes over f32 for bf16; kept below
+            exact = FORMS[to].precision >= FORMS[source].precision and {source, to} != {"f16", "bf16"}
             for mode in ("",) if exact else MODES:
-                if to == "bf16" and mode in ("rm", "rp"):
-                    continue
                 text = f"cvt{'.' if mode else ''}{mode}.{to}.{source} %d, %a;"
                 found.append(Case(text, (source,), to, partial(_narrow, to=to, mode=mode or "rn")))
-    found += [
-        Case(f"cvt.{mode}.f16.f64 %d, %a;", ("f64",), "f16", partial(_narrow, to="f16", mode=mode)) for mode in MODES
-    ]
     found += [
         Case("cvt.rn.ftz.f32.f64 %d, %a;", ("f64",), "f32", lambda x: ieee.flush(_narrow(x, "f32"), FORMS["f32"])),
         Case("cvt.ftz.f64.f32 %d, %a;", ("f32",), "f64", partial(_narrow, to="f64", ftz=True)),
@@ -149,6 +151,9 @@ def floats() -> list[Case]:
         Case("cvt.rn.sat.f16.f32 %d, %a;", ("f32",), "f16", partial(_narrow, to="f16", sat=True)),
         Case("cvt.sat.f32.f32 %d, %a;", ("f32",), "f32", partial(_narrow, to="f32", sat=True)),
         Case("cvt.ftz.sat.f32.f32 %d, %a;", ("f32",), "f32", partial(_narrow, to="f32", ftz=True, sat=True)),
+        Case("cvt.sat.f16.f16 %d, %a;", ("f16",), "f16", partial(_narrow, to="f16", sat=True)),
+        Case("cvt.sat.f64.f64 %d, %a;", ("f64",), "f64", partial(_narrow, to="f64", sat=True)),
+        Case("cvt.bf16.bf16 %d, %a;", ("bf16",), "bf16", partial(_narrow, to="bf16")),
         Case("cvt.sat.f32.f16 %d, %a;", ("f16",), "f32", partial(_narrow, to="f32", sat=True)),
         Case("cvt.rn.relu.f16.f32 %d, %a;", ("f32",), "f16", partial(_narrow, to="f16", relu=True)),
         Case("cvt.rz.relu.bf16.f32 %d, %a;", ("f32",), "bf16", partial(_narrow, to="bf16", mode="rz", relu=True)),
@@ -157,7 +162,7 @@ def floats() -> list[Case]:
         Case("cvt.rz.tf32.f32 %d, %a;", ("f32",), "f32", partial(_narrow, to="tf32", mode="rz")),
         Case("cvt.rn.relu.tf32.f32 %d, %a;", ("f32",), "f32", partial(_narrow, to="tf32", relu=True)),
     ]
-    for kind in ("f16", "f32", "f64"):
+    for kind in FLOATS:
         for mode in INTEGRAL:
             found.append(Case(f"cvt.{mode}.{kind}.{kind} %d, %a;", (kind,), kind, partial(ieee.integral, mode=mode)))
     flushed = lambda x: ieee.integral(ieee.flush(x, FORMS["f32"]), "rpi")  # noqa: E731

@@ -191,7 +191,7 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "gt": lambda a, b: a > b,
     "ge": lambda a, b: a >= b,
     "equ": lambda a, b: not (a < b or a > b),
-    "neu": lambda a, b: not a == b,
+    "neu": lambda a, b: a != b,
     "ltu": lambda a, b: not a >= b,
     "leu": lambda a, b: not a > b,
     "gtu": lambda a, b: not a <= b,

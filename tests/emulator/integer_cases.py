@@ -9,7 +9,7 @@ from .bench import BITS, Case
 
 INTEGERS = ("s16", "u16", "s32", "u32", "s64", "u64")
 WORDS = ("b16", "b32", "b64")
-AMOUNTS = (*tuple(range(70)), 127, 128, 255, 256, 257, 2147483647, 2147483648, 4294967295)
+AMOUNTS = (*range(70), 127, 128, 255, 256, 257, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF)
 LUTS = (0x80, 0xFE, 0x96, 0xCA, 0xE8, 0x01, 0x3C, 0x00, 0xFF, 0x1B)
 
 

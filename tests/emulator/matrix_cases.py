@@ -51,7 +51,10 @@ def operands(product: Product) -> tuple[Matrix, Matrix, Matrix]:
     low = 0 if product.kinds[2] == "u8" else -8
     b = [[draw.randrange(low, 9) for _ in range(product.n)] for _ in range(product.k)]
     limits = (-(2**31), 2**31 - 1) if product.saturates else (-20, 20)
-    c = [[draw.choice(limits) if product.saturates else draw.randrange(*limits) for _ in range(product.n)] for _ in range(product.m)]
+    c = [
+        [draw.choice(limits) if product.saturates else draw.randrange(*limits) for _ in range(product.n)]
+        for _ in range(product.m)
+    ]
     return a, b, c
 
 
@@ -197,7 +200,9 @@ def _wmma_kernel(
     limit: str,
 ) -> str:
     lines = [f".visible .entry {name}(.param .u64 p0, .param .u64 p1, .param .u64 p2, .param .u64 p3) {{"]
-    lines.append(".reg .b64 %at; .shared .align 16 .b8 tile[4096]; .reg .b32 %t, %i, %v; .reg .b64 %from; .reg .pred %p;")
+    lines.append(
+        ".reg .b64 %at; .shared .align 16 .b8 tile[4096]; .reg .b32 %t, %i, %v; .reg .b64 %from; .reg .pred %p;"
+    )
     for register, kind in zip("dabc", kinds, strict=True):
         lines.append(f".reg .{'f64' if kind == 'f64' else 'f32' if kind == 'f32' else 'b32'} %{register}<8>;")
     groups = {}
@@ -324,7 +329,9 @@ def rows() -> list[Case]:
                 results = []
                 for lane in range(32):
                     matrix, row = divmod(lane, 8)
-                    inside = [_halves([(a[8 * matrix + r] + 0x10001 * w) & 0xFFFFFFFF for w in range(4)]) for r in range(8)]
+                    inside = [
+                        _halves([(a[8 * matrix + r] + 0x10001 * w) & 0xFFFFFFFF for w in range(4)]) for r in range(8)
+                    ]
                     if turned and matrix < count:
                         inside = [list(column) for column in zip(*inside, strict=True)]
                     results.append(inside[row][2] | inside[row][3] << 16)

@@ -183,7 +183,13 @@ def orders() -> list[Case]:
             same,
             module=module,
         ),
-        Case(f"{mine} st.global.v2.u32 [{where}], {{%a, 3}}; ld.global.v2.u32 {{_, %d}}, [{where}];", ("u32",), "u32", lambda a: 3, module=module),
+        Case(
+            f"{mine} st.global.v2.u32 [{where}], {{%a, 3}}; ld.global.v2.u32 {{_, %d}}, [{where}];",
+            ("u32",),
+            "u32",
+            lambda a: 3,
+            module=module,
+        ),
     ]
     return found
 
@@ -247,7 +253,11 @@ ATOMICS = {
 def _numbers(kind: str) -> list[int]:
     # Not subnormal: an H200 flushes those when it adds f32 in global memory, but not in shared.
     form = ieee.FORMS[kind[:-2] if kind.endswith("x2") else kind]
-    plain = [b for b in edges(kind.removesuffix("x2")) if not 0 < abs(ieee.decode(b, kind.removesuffix("x2"))) < form.least_normal]
+    plain = [
+        b
+        for b in edges(kind.removesuffix("x2"))
+        if not 0 < abs(ieee.decode(b, kind.removesuffix("x2"))) < form.least_normal
+    ]
     plain = [b for b in plain if not math.isnan(ieee.decode(b, kind.removesuffix("x2")))]
     return [b | plain[(5 * k + 2) % len(plain)] << 16 for k, b in enumerate(plain)] if kind.endswith("x2") else plain
 
@@ -269,11 +279,17 @@ def atomics() -> list[Case]:
         address, register, space, declare, module = SPACES[name]
         around: dict[str, Any] = {"declare": declare, "module": module}
 
-        def one(op: str, kind: str, reference: Callable[..., Any], red: bool = False, tail: str = "", **more: Any) -> None:
+        def one(
+            op: str, kind: str, reference: Callable[..., Any], red: bool = False, tail: str = "", **more: Any
+        ) -> None:
             bits = BITS[kind]
             unit = "x" if bits == 16 else "y" if bits == 32 else "z"
             operation = f"{op}{tail}.{kind}"
-            act = f"red{space}.{operation} [{register}], %b;" if red else f"atom{space}.{operation} %{unit}1, [{register}], %b;"
+            act = (
+                f"red{space}.{operation} [{register}], %b;"
+                if red
+                else f"atom{space}.{operation} %{unit}1, [{register}], %b;"
+            )
             if red:
                 act = f"ld{space}.b{bits} %{unit}1, [{register}];" + act
             text = (
@@ -291,8 +307,8 @@ def atomics() -> list[Case]:
                 if op != "exch" and name in ("global", "shared 32"):
                     one(op, kind, _atomic(fold, kind), red=True, **more)
         for kind in ("f16", "bf16"):
-            both = {"values": {0: _numbers(kind), 1: _numbers(kind)}}
-            one("add", kind, _atomic(_adds(kind), kind), tail=".noftz", **both)
+            single = {"values": {0: _numbers(kind), 1: _numbers(kind)}}
+            one("add", kind, _atomic(_adds(kind), kind), tail=".noftz", **single)
             both = {"values": {0: _numbers(f"{kind}x2"), 1: _numbers(f"{kind}x2")}}
             one("add", f"{kind}x2", _pair_atomic(kind), tail=".noftz", **both)
         for bits in (16, 32, 64):
@@ -311,7 +327,9 @@ def atomics() -> list[Case]:
 def _crowds() -> list[Case]:
     """Many threads on one address, vectors, scopes."""
     mine, where, _, _, module = SPACES["global"]
-    clear = "shr.u32 %t, %row, 5; mov.u32 %y, buffer; mad.lo.u32 %t, %t, 4, %y; st.shared.u32 [%t], 0; bar.warp.sync -1;"
+    clear = (
+        "shr.u32 %t, %row, 5; mov.u32 %y, buffer; mad.lo.u32 %t, %t, 4, %y; st.shared.u32 [%t], 0; bar.warp.sync -1;"
+    )
     found = []
     for op, start in (("add", 0), ("max", 0), ("or", 0), ("xor", 0)):
         fold = INTEGER_OPS[op]
@@ -337,6 +355,23 @@ def _crowds() -> list[Case]:
         f"ld.global.v4.f32 {{%y, %y1, %y2, %y3}}, [{where}]; add.f32 %y, %y, %y1; add.f32 %y2, %y2, %y3; add.f32 %d, %y, %y2;"
     )
     found.append(Case(quad, ("f32", "f32"), "f32", lambda a, b: 4 * a + 4 * b, module=module, values=near))
+    for kind in ("f16", "bf16"):
+        for op, fold in (("add", _adds(kind)), ("min", ieee.smaller), ("max", ieee.larger)):
+            # Bytes of the two halves, each with the other operand.
+            text = (
+                f"{mine} st.global.b16 [{where}], %a; st.global.b16 [{where}+2], %b;"
+                f"atom.global.v2.{kind}.{op}.noftz {{%x, %x1}}, [{where}], {{%b, %b}}; ld.global.b16 %d, [{where}];"
+            )
+            few = {k: [b for b in _numbers(kind) if b & 0x7FFF] for k in (0, 1)}
+            found.append(Case(text, (kind, kind), kind, fold, module=module, values=few))
+            pair = f"{kind}x2"
+            text = (
+                f"{mine} st.global.v2.b32 [{where}], {{%a, %b}}; red.global.v2.{pair}.{op}.noftz [{where}], {{%b, %a}};"
+                f"ld.global.b32 %d, [{where}+4];"
+            )
+            both = lambda a, b, f=fold: tuple(map(f, b, a))  # noqa: E731
+            few = {k: [b for b in _numbers(pair) if b & 0x7FFF and b & 0x7FFF0000] for k in (0, 1)}
+            found.append(Case(text, (pair, pair), pair, both, module=module, values=few))
     text = f"{mine} st.global.u32 [{where}], %a; atom.acq_rel.gpu.global.add.u32 %d, [{where}], 1; ld.global.u32 %d, [{where}];"
     found.append(Case(text, ("u32",), "u32", lambda a: a + 1, module=module))
     return found
@@ -352,7 +387,13 @@ def copies() -> list[Case]:
     two = ("b64", "b64")
     both = lambda a, b: a ^ b  # noqa: E731
     found = [
-        Case(f"{source}{target}{fill} cp.async.cg.shared.global [%t], [%w], 16; cp.async.wait_all; {get}", two, "b64", both, **around),
+        Case(
+            f"{source}{target}{fill} cp.async.cg.shared.global [%t], [%w], 16; cp.async.wait_all; {get}",
+            two,
+            "b64",
+            both,
+            **around,
+        ),
         Case(
             f"{source}{target}{fill} cp.async.ca.shared.global.L2::128B [%t], [%w], 16; cp.async.commit_group;"
             f"cp.async.wait_group 0; {get}",
@@ -378,8 +419,8 @@ def copies() -> list[Case]:
             **around,
         ),
         Case(
-            "mov.u64 %z, buffer; cvt.u32.u64 %y, %z; add.u32 %y, %y, 64;"
-            f"{source}{target}{fill} cp.async.ca.shared.global [%t], [%w], 4; cp.async.wait_all; ld.shared.u32 %d, [%t];",
+            f"{source}{target}{fill} cvt.u64.u32 %z, %t; cp.async.ca.shared.global [%z], [%w], 4; cp.async.wait_all;"
+            "ld.shared.u32 %d, [%t];",
             two,
             "u32",
             lambda a, b: a,
@@ -441,6 +482,8 @@ def addresses() -> list[Case]:
             )
             reference = lambda a, same=asked == space: a + same  # noqa: E731
             found.append(Case(text, ("u32",), "u32", reference, declare=declare, module=module))
+        text = f"mov.b64 %z, p0; cvta.param.u64 %z, %z; ld.u64 %z, [%z]; ld.param.u64 %w, [p0]; sub.u64 %d, %z, %w;"
+        found.append(Case(text, ("u32",), "u64", lambda a: 0))
         text = f"mov.u64 %w, {name}; cvta.{space}.u64 %z, %w; cvta.to.{space}.u64 %z, %z; sub.u64 %d, %z, %w;"
         found.append(Case(text, ("u32",), "u64", lambda a: 0, declare=declare, module=module))
     return found

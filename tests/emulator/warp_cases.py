@@ -69,9 +69,7 @@ def _masked(values: list[bool]) -> int:
 # Each warp sees operands of few values, so that votes and matches are not all alike.
 FEW = {0: (0, 1, 1, 1, 7)}
 SAME = {0: (5,)}
-PART = (
-    "and.b32 %y, %row, 31; setp.ge.u32 %q, %y, 20; @%q bra over; setp.gt.s32 %p, %a, 0; {} over:"
-)
+PART = "and.b32 %y, %row, 31; setp.ge.u32 %q, %y, 20; @%q bra over; setp.gt.s32 %p, %a, 0; {} over:"
 
 
 def votes() -> list[Case]:
@@ -151,17 +149,27 @@ def _reduced(combine: Callable[[int, int], int], lanes: int, values: list[int]) 
 def barriers() -> list[Case]:
     """bar and barrier among the warps of a block; fences."""
     keep = "mov.u32 %t, buffer; mad.lo.u32 %t, %row, 4, %t; st.shared.u32 [%t], %a;"
-    fetch = "xor.b32 %y, %row, 32; xor.b32 %y, %y, 5; mov.u32 %t, buffer; mad.lo.u32 %t, %y, 4, %t; ld.shared.u32 %y, [%t];"
+    fetch = (
+        "xor.b32 %y, %row, 32; xor.b32 %y, %y, 5; mov.u32 %t, buffer; mad.lo.u32 %t, %y, 4, %t; ld.shared.u32 %y, [%t];"
+    )
     # Two warps trade values; only the warp's own lane order is known to the reference, so add both and compare sums.
     trade = "add.u32 %d, %y, 0; mov.u32 %t, buffer; mad.lo.u32 %t, %row, 4, %t; {} st.shared.u32 [%t], %d; {} " + fetch
     back = "sub.u32 %d, %y, %a;"
     found = []
-    for wait in ("bar.sync 0;", "barrier.sync 3, 512;", "barrier.sync.aligned 1;", "barrier.cta.sync 2;", "bar.cta.sync 4, 512;"):
+    for wait in (
+        "bar.sync 0;",
+        "barrier.sync 3, 512;",
+        "barrier.sync.aligned 1;",
+        "barrier.cta.sync 2;",
+        "bar.cta.sync 4, 512;",
+    ):
         text = keep + wait + fetch + trade.format(wait, wait) + back
         found.append(Case(text, ("u32",), "u32", lambda a: 0, declare=SHARED))
     # Odd warps fill, even warps wait for them.
     text = (
-        "and.b32 %y, %row, 32; setp.eq.u32 %p, %y, 0; @%p bra taker;" + keep + "bar.arrive 1, 512; mov.u32 %d, 1; bra over;"
+        "and.b32 %y, %row, 32; setp.eq.u32 %p, %y, 0; @%p bra taker;"
+        + keep
+        + "bar.arrive 1, 512; mov.u32 %d, 1; bra over;"
         "taker: bar.sync 1, 512; xor.b32 %y, %row, 32; mov.u32 %t, buffer; mad.lo.u32 %t, %y, 4, %t; ld.shared.u32 %y, [%t];"
         "setp.eq.u32 %q, %y, %y; selp.u32 %d, 1, 0, %q; over: membar.gl; fence.acq_rel.gpu; membar.cta; fence.sc.sys;"
     )
@@ -255,8 +263,11 @@ def control() -> list[Case]:
         Case(_call("factorial", "%a"), ("u32",), "u32", _factorial, module=CALLED, values=small),
         Case(_call("early", "%a"), ("u32",), "u32", lambda a: 1 if a > 8 else a, module=CALLED, values=small),
         Case(
-            "setp.gt.u32 %p, %a, 5; @%p bra other; " + _call("square", "%a") + " bra over; other: "
-            + _call("triple", "%a") + " over:",
+            "setp.gt.u32 %p, %a, 5; @%p bra other; "
+            + _call("square", "%a")
+            + " bra over; other: "
+            + _call("triple", "%a")
+            + " over:",
             ("u32",),
             "u32",
             lambda a: 3 * a if a > 5 else a * a,
@@ -337,9 +348,24 @@ def registers() -> list[Case]:
         found.append(Case(text, ("u32",), "u32", lambda a: a))
     found += [
         Case("mov.u16 %d, %tid.x; cvt.u16.u32 %x, %row; sub.u16 %d, %d, %x;", ("u32",), "u16", lambda a: 0),
-        Case("mov.u32 %y, %smid; mov.u32 %t, %nsmid; setp.lt.u32 %p, %y, %t; selp.u32 %d, 1, 0, %p;", ("u32",), "u32", lambda a: 1),
-        Case("mov.u64 %z, %clock64; mov.u64 %w, %clock64; setp.ge.u64 %p, %w, %z; selp.u32 %d, 1, 0, %p;", ("u32",), "u32", lambda a: 1),
-        Case("mov.u64 %z, %globaltimer; mov.u64 %w, %globaltimer; setp.ge.u64 %p, %w, %z; selp.u32 %d, 1, 0, %p;", ("u32",), "u32", lambda a: 1),
+        Case(
+            "mov.u32 %y, %smid; mov.u32 %t, %nsmid; setp.lt.u32 %p, %y, %t; selp.u32 %d, 1, 0, %p;",
+            ("u32",),
+            "u32",
+            lambda a: 1,
+        ),
+        Case(
+            "mov.u64 %z, %clock64; mov.u64 %w, %clock64; setp.ge.u64 %p, %w, %z; selp.u32 %d, 1, 0, %p;",
+            ("u32",),
+            "u32",
+            lambda a: 1,
+        ),
+        Case(
+            "mov.u64 %z, %globaltimer; mov.u64 %w, %globaltimer; setp.ge.u64 %p, %w, %z; selp.u32 %d, 1, 0, %p;",
+            ("u32",),
+            "u32",
+            lambda a: 1,
+        ),
         Case("mov.u32 %y, %nwarpid; setp.ge.u32 %p, %y, 16; selp.u32 %d, 1, 0, %p;", ("u32",), "u32", lambda a: 1),
         Case("mov.u32 %y, WARP_SZ; add.u32 %d, %y, %a;", ("u32",), "u32", lambda a: a + 32),
     ]

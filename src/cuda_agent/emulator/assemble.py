@@ -853,12 +853,12 @@ class Assembler:
         elif _is_float(source):
             self._float_to_integer(source, to, modifiers, operands, flags)
         elif _is_float(to):
-            if "sat" in modifiers:
-                raise Unsupported(self._statement.opcode)
             wide = source if TYPE_BITS[source] >= 32 else f"{source[0]}32"
             value = self._widened(operands[1], source, wide)
             destination, _ = self._target(operands[0], TYPE_BITS[to])
-            self._emit(f"i2f.{wide.replace('b', 'u')}.{to}", destination, value, immediates=(rounding, flags))
+            self._emit(f"i2f.{wide.replace('b', 'u')}.{to}", destination, value, immediates=(rounding, 0))
+            if flags & SAT:
+                self._emit(f"f2f.{to}.{to}", destination, destination, immediates=(0, SAT))
         else:
             self._integer_to_integer(source, to, "sat" in modifiers, operands)
 

@@ -93,42 +93,45 @@ template <class T, Op op> void add(const std::string &name) {
     add_operation("atom.shared.a32." + name, atomic<T, op, 32>);
     add_operation("atom.shared.a64." + name, atomic<T, op, 64>);
 }
-template <class T> void add_integer(const std::string &t) {
-    add<T, Op::Add>("add." + t);
+// The signed types differ from the unsigned ones only in their order.
+template <class T> void add_ordered(const std::string &t) {
     add<T, Op::Min>("min." + t);
     add<T, Op::Max>("max." + t);
+}
+template <class T> void add_bits(const std::string &t) {
+    add<T, Op::Add>("add." + t);
     add<T, Op::And>("and." + t);
     add<T, Op::Or>("or." + t);
     add<T, Op::Xor>("xor." + t);
     add<T, Op::Exch>("exch." + t);
     add<T, Op::Cas>("cas." + t);
-    if constexpr (std::is_unsigned_v<T>) {
-        add<T, Op::Inc>("inc." + t);
-        add<T, Op::Dec>("dec." + t);
-    }
 }
-template <class T> void add_floating(const std::string &t) {
+// The least and largest of halves exist only as vectors in global memory.
+template <class T> void add_short(const std::string &t) {
     add<T, Op::Add>("add." + t);
-    add<T, Op::Min>("min." + t);
-    add<T, Op::Max>("max." + t);
-    add<T, Op::Exch>("exch." + t);
+    add_operation("atom.global.min." + t, atomic<T, Op::Min, 0>);
+    add_operation("atom.global.max." + t, atomic<T, Op::Max, 0>);
 }
 
 }  // namespace
 
 void add_atomic_operations() {
-    add_integer<uint32_t>("u32");
-    add_integer<int32_t>("s32");
-    add_integer<uint64_t>("u64");
-    add_integer<int64_t>("s64");
+    add_bits<uint32_t>("u32");
+    add_bits<uint64_t>("u64");
+    add<int32_t, Op::Add>("add.s32");
+    add_ordered<uint32_t>("u32");
+    add_ordered<int32_t>("s32");
+    add_ordered<uint64_t>("u64");
+    add_ordered<int64_t>("s64");
+    add<uint32_t, Op::Inc>("inc.u32");
+    add<uint32_t, Op::Dec>("dec.u32");
     add<uint16_t, Op::Cas>("cas.u16");
-    add<uint16_t, Op::Exch>("exch.u16");
-    add_floating<float>("f32");
-    add_floating<double>("f64");
-    add_floating<Single<Half>>("f16");
-    add_floating<Single<Brain>>("bf16");
-    add_floating<Pair<Half>>("f16x2");
-    add_floating<Pair<Brain>>("bf16x2");
+    add<float, Op::Add>("add.f32");
+    add<double, Op::Add>("add.f64");
+    add_short<Single<Half>>("f16");
+    add_short<Single<Brain>>("bf16");
+    add_short<Pair<Half>>("f16x2");
+    add_short<Pair<Brain>>("bf16x2");
 }
 
 }  // namespace ca

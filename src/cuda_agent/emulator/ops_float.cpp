@@ -72,12 +72,15 @@ template <class F> void add_unary(const std::string &op) {
     add_operation(op + ".f32", unary<float, F, false, false>);
     add_operation(op + ".ftz.f32", unary<float, F, true, false>);
 }
-template <template <class> class F> void add_binary(const std::string &op) {
+template <template <class> class F> void add_unsaturated(const std::string &op) {
     add_operation(op + ".f32", binary<float, F<float>, false, false>);
     add_operation(op + ".ftz.f32", binary<float, F<float>, true, false>);
+    add_operation(op + ".f64", binary<double, F<double>, false, false>);
+}
+template <template <class> class F> void add_binary(const std::string &op) {
+    add_unsaturated<F>(op);
     add_operation(op + ".sat.f32", binary<float, F<float>, false, true>);
     add_operation(op + ".ftz.sat.f32", binary<float, F<float>, true, true>);
-    add_operation(op + ".f64", binary<double, F<double>, false, false>);
 }
 
 // Directed rounding: imm0 is 1 toward zero, 2 down, 3 up; imm1 bit 0 flush, bit 1 saturate.
@@ -140,12 +143,15 @@ void add_float_operations() {
     add_binary<Add>("add");
     add_binary<Sub>("sub");
     add_binary<Mul>("mul");
-    add_binary<Div>("div");
-    add_binary<Min>("min");
-    add_binary<Max>("max");
-    add_binary<MinNan>("min.nan");
-    add_binary<MaxNan>("max.nan");
-    add_binary<Copysign>("copysign");
+    add_unsaturated<Div>("div");
+    add_unsaturated<Min>("min");
+    add_unsaturated<Max>("max");
+    add_operation("min.nan.f32", binary<float, MinNan<float>, false, false>);
+    add_operation("min.nan.ftz.f32", binary<float, MinNan<float>, true, false>);
+    add_operation("max.nan.f32", binary<float, MaxNan<float>, false, false>);
+    add_operation("max.nan.ftz.f32", binary<float, MaxNan<float>, true, false>);
+    add_operation("copysign.f32", binary<float, Copysign<float>, false, false>);
+    add_operation("copysign.f64", binary<double, Copysign<double>, false, false>);
     add_operation("fma.f32", ternary<float, Fma<float>, false, false>);
     add_operation("fma.ftz.f32", ternary<float, Fma<float>, true, false>);
     add_operation("fma.sat.f32", ternary<float, Fma<float>, false, true>);
@@ -160,7 +166,7 @@ void add_float_operations() {
     add_unary<Lg2>("lg2");
     add_unary<Sin>("sin");
     add_unary<Cos>("cos");
-    add_unary<Tanh>("tanh");
+    add_operation("tanh.f32", unary<float, Tanh, false, false>);
     add_operation("abs.f64", unary<double, Abs<double>, false, false>);
     add_operation("neg.f64", unary<double, Neg<double>, false, false>);
     add_operation("sqrt.f64", unary<double, Sqrt<double>, false, false>);

@@ -333,15 +333,20 @@ template <class M, class S, class D> void extend(Context &c, const Instruction &
     }
     blend(c.at<D>(i.o[0]), r, c.mask);
 }
+// Registers narrower than M are no source of it, and no place for it.
 template <class M> void add_extend(const std::string &m) {
-    add_operation("ext." + m + ".r16.r16", extend<M, uint16_t, uint16_t>);
-    add_operation("ext." + m + ".r16.r32", extend<M, uint16_t, uint32_t>);
-    add_operation("ext." + m + ".r16.r64", extend<M, uint16_t, uint64_t>);
-    add_operation("ext." + m + ".r32.r16", extend<M, uint32_t, uint16_t>);
-    add_operation("ext." + m + ".r32.r32", extend<M, uint32_t, uint32_t>);
-    add_operation("ext." + m + ".r32.r64", extend<M, uint32_t, uint64_t>);
-    add_operation("ext." + m + ".r64.r16", extend<M, uint64_t, uint16_t>);
-    add_operation("ext." + m + ".r64.r32", extend<M, uint64_t, uint32_t>);
+    if constexpr (sizeof(M) <= 2) {
+        add_operation("ext." + m + ".r16.r16", extend<M, uint16_t, uint16_t>);
+        add_operation("ext." + m + ".r16.r32", extend<M, uint16_t, uint32_t>);
+        add_operation("ext." + m + ".r16.r64", extend<M, uint16_t, uint64_t>);
+        add_operation("ext." + m + ".r32.r16", extend<M, uint32_t, uint16_t>);
+        add_operation("ext." + m + ".r64.r16", extend<M, uint64_t, uint16_t>);
+    }
+    if constexpr (sizeof(M) <= 4) {
+        add_operation("ext." + m + ".r32.r32", extend<M, uint32_t, uint32_t>);
+        add_operation("ext." + m + ".r32.r64", extend<M, uint32_t, uint64_t>);
+        add_operation("ext." + m + ".r64.r32", extend<M, uint64_t, uint32_t>);
+    }
     add_operation("ext." + m + ".r64.r64", extend<M, uint64_t, uint64_t>);
 }
 // Clamp a 64-bit value to the range of D: signed source (S) or unsigned.

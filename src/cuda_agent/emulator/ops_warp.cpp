@@ -198,17 +198,17 @@ void parameter_address(Context &c, const Instruction &i) {
     std::fill(r, r + kLanes, reinterpret_cast<uint64_t>(c.launch->parameters.data()) + static_cast<uint64_t>(i.imm[0]));
     blend(c.at<uint64_t>(i.o[0]), r, c.mask);
 }
-template <class S> void tag(Context &c, const Instruction &i) {
-    const S *a = c.at<S>(i.o[1]);
+void tag(Context &c, const Instruction &i) {
+    const uint64_t *a = c.at<uint64_t>(i.o[1]);
     uint64_t r[kLanes];
     for (int k = 0; k < kLanes; ++k) r[k] = static_cast<uint64_t>(a[k]) | static_cast<uint64_t>(i.imm[0]);
     blend(c.at<uint64_t>(i.o[0]), r, c.mask);
 }
-template <class D> void untag(Context &c, const Instruction &i) {
+void untag(Context &c, const Instruction &i) {
     const uint64_t *a = c.at<uint64_t>(i.o[1]);
-    D r[kLanes];
-    for (int k = 0; k < kLanes; ++k) r[k] = static_cast<D>(a[k] & ~kTagMask);
-    blend(c.at<D>(i.o[0]), r, c.mask);
+    uint64_t r[kLanes];
+    for (int k = 0; k < kLanes; ++k) r[k] = a[k] & ~kTagMask;
+    blend(c.at<uint64_t>(i.o[0]), r, c.mask);
 }
 // isspacep: imm0 0 global, 1 shared, 2 local, 3 other.
 void is_space(Context &c, const Instruction &i) {
@@ -283,10 +283,8 @@ void add_warp_operations() {
     add_operation("address.local", local_address);
     add_operation("address.local32", local_address32);
     add_operation("address.param", parameter_address);
-    add_operation("tag.r64", tag<uint64_t>);
-    add_operation("tag.r32", tag<uint32_t>);
-    add_operation("untag.r64", untag<uint64_t>);
-    add_operation("untag.r32", untag<uint32_t>);
+    add_operation("tag.r64", tag);
+    add_operation("untag.r64", untag);
     add_operation("isspacep", is_space);
     add_operation("mbarrier.init", mbarrier_init);
     add_operation("mbarrier.arrive", mbarrier_arrive);
