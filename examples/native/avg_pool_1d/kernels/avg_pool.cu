@@ -9,15 +9,17 @@ constexpr int TILE = THREADS * OUTPUTS;
 // KERNEL and STRIDE: known sizes, which unroll the window; 0: as given at run time.
 template <int KERNEL, int STRIDE>
 __global__ void __launch_bounds__(THREADS)
-    avg_pool_kernel(const float* __restrict__ x, float* __restrict__ y, int length, int out_length, int kernel_given,
-                    int stride_given, int padding) {
+    avg_pool_kernel(const float* __restrict__ x, float* __restrict__ y, int length, int out_length, int tiles,
+                    int kernel_given, int stride_given, int padding) {
   extern __shared__ float inputs[];
   const int kernel = KERNEL ? KERNEL : kernel_given;
   const int stride = STRIDE ? STRIDE : stride_given;
-  const int first_output = blockIdx.y * TILE;
+  // The tiles of a row follow each other, so that blocks which run together read neighbouring memory.
+  const long long row_index = blockIdx.x / tiles;
+  const int first_output = blockIdx.x % tiles * TILE;
   const int first_input = first_output * stride - padding;
   const int needed = (TILE - 1) * stride + kernel;
-  const float* row = x + static_cast<long long>(blockIdx.x) * length;
+  const float* row = x + row_index * length;
   for (int i = threadIdx.x; i < needed; i += THREADS) {
     const int column = first_input + i;
     inputs[i] = column >= 0 && column < length ? row[column] : 0.0f;
@@ -32,20 +34,21 @@ __global__ void __launch_bounds__(THREADS)
 #pragma unroll
     for (int j = 0; j < kernel; ++j) sum += inputs[local * stride + j];
     // The padding counts, as torch's default says.
-    y[static_cast<long long>(blockIdx.x) * out_length + first_output + local] = sum / kernel;
+    y[row_index * out_length + first_output + local] = sum / kernel;
   }
 }
 
 extern "C" int avg_pool_launcher(const float* x, float* y, int rows, int length, int out_length, int kernel, int stride,
                                  int padding, cudaStream_t stream) {
   if (rows == 0 || out_length == 0) return cudaSuccess;
-  const dim3 grid(rows, (out_length + TILE - 1) / TILE);
+  const int tiles = (out_length + TILE - 1) / TILE;
+  const unsigned int grid = static_cast<unsigned int>(rows) * tiles;
   const int bytes = ((TILE - 1) * stride + kernel) * static_cast<int>(sizeof(float));
   if (bytes > 48 * 1024) return cudaErrorInvalidValue;  // a stride above 11 shares no inputs; this kernel is for overlap
   if (kernel == 8 && stride == 1) {
-    avg_pool_kernel<8, 1><<<grid, THREADS, bytes, stream>>>(x, y, length, out_length, kernel, stride, padding);
+    avg_pool_kernel<8, 1><<<grid, THREADS, bytes, stream>>>(x, y, length, out_length, tiles, kernel, stride, padding);
   } else {
-    avg_pool_kernel<0, 0><<<grid, THREADS, bytes, stream>>>(x, y, length, out_length, kernel, stride, padding);
+    avg_pool_kernel<0, 0><<<grid, THREADS, bytes, stream>>>(x, y, length, out_length, tiles, kernel, stride, padding);
   }
   return cudaGetLastError();
 }

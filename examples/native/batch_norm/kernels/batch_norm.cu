@@ -4,24 +4,26 @@
 #include "pack.cuh"
 
 constexpr int THREADS = 256;
-constexpr int PACKS = 4;  // a thread's loads in flight before the first is used
+constexpr int PACKS = 2;  // a thread's loads in flight before the first is used
 
-// Block (x, y): tile y of plane x, a plane being one channel of one image.
+// Blocks take the tiles of a plane, one channel of one image, one after the other, so that blocks which run together
+// read neighbouring memory.
 template <int WIDTH>
 __global__ void __launch_bounds__(THREADS)
     batch_norm_kernel(const float* __restrict__ x, const float* __restrict__ mean, const float* __restrict__ variance,
                       const float* __restrict__ weight, const float* __restrict__ bias, float* __restrict__ y, int channels,
-                      int positions, float epsilon) {
+                      int positions, int tiles, float epsilon) {
   using Floats = Pack<float, WIDTH>;
-  const int channel = blockIdx.x % channels;
+  const int plane = blockIdx.x / tiles, tile = blockIdx.x % tiles;
+  const int channel = plane % channels;
   const float scale = rsqrtf(variance[channel] + epsilon) * weight[channel];
   const float shift = bias[channel] - mean[channel] * scale;
 
-  const long long start = static_cast<long long>(blockIdx.x) * positions;
+  const long long start = static_cast<long long>(plane) * positions;
   const auto* from = reinterpret_cast<const Floats*>(x + start);
   auto* to = reinterpret_cast<Floats*>(y + start);
   const int packs = positions / WIDTH;  // WIDTH divides positions
-  const int first = blockIdx.y * (THREADS * PACKS) + threadIdx.x;
+  const int first = tile * (THREADS * PACKS) + threadIdx.x;
   Floats values[PACKS];
 #pragma unroll
   for (int k = 0; k < PACKS; ++k) {
@@ -41,13 +43,14 @@ extern "C" int batch_norm_launcher(const float* x, const float* mean, const floa
                                    cudaStream_t stream) {
   if (images == 0 || positions == 0) return cudaSuccess;
   const bool wide = positions % 4 == 0 && is_aligned(x) && is_aligned(y);
-  const dim3 grid(images * channels, ceil_div(positions, THREADS * PACKS * (wide ? 4 : 1)));
+  const int tiles = ceil_div(positions, THREADS * PACKS * (wide ? 4 : 1));
+  const unsigned int grid = images * channels * tiles;
   if (wide) {
     batch_norm_kernel<4>
-        <<<grid, THREADS, 0, stream>>>(x, mean, variance, weight, bias, y, channels, positions, epsilon);
+        <<<grid, THREADS, 0, stream>>>(x, mean, variance, weight, bias, y, channels, positions, tiles, epsilon);
   } else {
     batch_norm_kernel<1>
-        <<<grid, THREADS, 0, stream>>>(x, mean, variance, weight, bias, y, channels, positions, epsilon);
+        <<<grid, THREADS, 0, stream>>>(x, mean, variance, weight, bias, y, channels, positions, tiles, epsilon);
   }
   return cudaGetLastError();
 }

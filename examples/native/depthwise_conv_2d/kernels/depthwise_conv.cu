@@ -11,11 +11,15 @@ __global__ void __launch_bounds__(LANES * HEIGHT)
     depthwise_conv_kernel(const float* __restrict__ x, const float* __restrict__ weight, const float* __restrict__ bias,
                           float* __restrict__ y, int channels, int height, int width) {
   constexpr int PADDING = KERNEL / 2;
-  const int channel = blockIdx.x % channels;
-  const int column = blockIdx.y * LANES + threadIdx.x;
-  const int first = (blockIdx.z * HEIGHT + threadIdx.y) * ROWS;
+  // The tiles of a plane follow each other, so that blocks which run together read neighbouring memory.
+  const int across = (width + LANES - 1) / LANES, down = (height + HEIGHT * ROWS - 1) / (HEIGHT * ROWS);
+  const int tile = blockIdx.x % (across * down);
+  const long long plane_index = blockIdx.x / (across * down);
+  const int channel = plane_index % channels;
+  const int column = tile % across * LANES + threadIdx.x;
+  const int first = (tile / across * HEIGHT + threadIdx.y) * ROWS;
   if (column >= width || first >= height) return;
-  const long long start = static_cast<long long>(blockIdx.x) * height * width;
+  const long long start = plane_index * height * width;
   const float* plane = x + start;
 
   float filter[KERNEL][KERNEL];
@@ -62,7 +66,8 @@ __global__ void __launch_bounds__(LANES * HEIGHT)
 extern "C" int depthwise_conv_launcher(const float* x, const float* weight, const float* bias, float* y, int images,
                                        int channels, int height, int width, int kernel, cudaStream_t stream) {
   if (images == 0 || height == 0 || width == 0) return cudaSuccess;
-  const dim3 grid(images * channels, (width + LANES - 1) / LANES, (height + HEIGHT * ROWS - 1) / (HEIGHT * ROWS));
+  const int across = (width + LANES - 1) / LANES, down = (height + HEIGHT * ROWS - 1) / (HEIGHT * ROWS);
+  const unsigned int grid = static_cast<unsigned int>(images) * channels * across * down;
   const dim3 block(LANES, HEIGHT);
   switch (kernel) {
     case 1:

@@ -3,8 +3,8 @@
 
 #include "pack.cuh"
 
-constexpr int THREADS = 256;
-constexpr int PACKS = 4;  // a thread's loads in flight before the first is used
+constexpr int THREADS = 128;
+constexpr int PACKS = 2;  // a thread's loads in flight before the first is used
 
 __device__ __forceinline__ float hard_swish(float x) { return x * fminf(fmaxf(x + 3.0f, 0.0f), 6.0f) * (1.0f / 6.0f); }
 

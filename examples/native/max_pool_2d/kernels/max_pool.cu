@@ -8,12 +8,14 @@ constexpr int THREADS = 256;
 template <int KERNEL, int STRIDE>
 __global__ void __launch_bounds__(THREADS)
     max_pool_kernel(const float* __restrict__ x, float* __restrict__ y, int height, int width, int out_height,
-                    int out_width, int kernel_given, int stride_given, int padding) {
+                    int out_width, int tiles, int kernel_given, int stride_given, int padding) {
   const int kernel = KERNEL ? KERNEL : kernel_given;
   const int stride = STRIDE ? STRIDE : stride_given;
-  const int index = blockIdx.y * THREADS + threadIdx.x;
+  // The tiles of a plane follow each other, so that blocks which run together read neighbouring memory.
+  const long long plane_index = blockIdx.x / tiles;
+  const int index = blockIdx.x % tiles * THREADS + threadIdx.x;
   if (index >= out_height * out_width) return;
-  const float* plane = x + static_cast<long long>(blockIdx.x) * height * width;
+  const float* plane = x + plane_index * height * width;
   const int top = index / out_width * stride - padding;
   const int left = index % out_width * stride - padding;
 
@@ -28,19 +30,20 @@ __global__ void __launch_bounds__(THREADS)
       if (value > largest || value != value) largest = value;  // NaN wins, as in torch
     }
   }
-  y[static_cast<long long>(blockIdx.x) * out_height * out_width + index] = largest;
+  y[plane_index * out_height * out_width + index] = largest;
 }
 
 extern "C" int max_pool_launcher(const float* x, float* y, int planes, int height, int width, int out_height, int out_width,
                                  int kernel, int stride, int padding, cudaStream_t stream) {
   if (planes == 0 || out_height * out_width == 0) return cudaSuccess;
-  const dim3 grid(planes, (out_height * out_width + THREADS - 1) / THREADS);
+  const int tiles = (out_height * out_width + THREADS - 1) / THREADS;
+  const unsigned int grid = static_cast<unsigned int>(planes) * tiles;
   if (kernel == 3 && stride == 2) {
     max_pool_kernel<3, 2>
-        <<<grid, THREADS, 0, stream>>>(x, y, height, width, out_height, out_width, kernel, stride, padding);
+        <<<grid, THREADS, 0, stream>>>(x, y, height, width, out_height, out_width, tiles, kernel, stride, padding);
   } else {
     max_pool_kernel<0, 0>
-        <<<grid, THREADS, 0, stream>>>(x, y, height, width, out_height, out_width, kernel, stride, padding);
+        <<<grid, THREADS, 0, stream>>>(x, y, height, width, out_height, out_width, tiles, kernel, stride, padding);
   }
   return cudaGetLastError();
 }

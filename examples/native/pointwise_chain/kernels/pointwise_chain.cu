@@ -1,12 +1,11 @@
-// clamp(tanh(x * scale + shift) * sigmoid(y), -0.5, 0.5) + 0.1 x in one pass. A thread keeps the scale and shift of its
-// columns in registers and walks down the rows.
+// clamp(tanh(x * scale + shift) * sigmoid(y), -0.5, 0.5) + 0.1 x in one pass. A thread uses the scale and shift of its
+// columns for two rows.
 #include <cuda_runtime.h>
 
 #include "pack.cuh"
 
 constexpr int THREADS = 256;
-constexpr int ROWS_A_BLOCK = 16;
-constexpr int UNROLL = 2;  // rows whose loads are in flight together
+constexpr int ROWS = 2;  // of a thread, whose loads are in flight together
 
 __device__ __forceinline__ float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
 
@@ -29,25 +28,21 @@ __global__ void __launch_bounds__(THREADS)
   const auto scales = *reinterpret_cast<const Floats*>(scale + column);
   const auto shifts = *reinterpret_cast<const Floats*>(shift + column);
   // Rows beyond the grid's limit in y are reached by walking on.
-  for (long long base = static_cast<long long>(blockIdx.y) * ROWS_A_BLOCK; base < rows;
-       base += static_cast<long long>(gridDim.y) * ROWS_A_BLOCK) {
-    for (int step = 0; step < ROWS_A_BLOCK; step += UNROLL) {
-      Floats a[UNROLL], b[UNROLL];
+  for (long long first = static_cast<long long>(blockIdx.y) * ROWS; first < rows;
+       first += static_cast<long long>(gridDim.y) * ROWS) {
+    Floats a[ROWS], b[ROWS];
 #pragma unroll
-      for (int k = 0; k < UNROLL; ++k) {
-        const long long row = base + step + k;
-        if (row >= rows) continue;
-        a[k] = *reinterpret_cast<const Floats*>(x + row * columns + column);
-        b[k] = *reinterpret_cast<const Floats*>(y + row * columns + column);
-      }
+    for (int k = 0; k < ROWS; ++k) {
+      if (first + k >= rows) continue;
+      a[k] = *reinterpret_cast<const Floats*>(x + (first + k) * columns + column);
+      b[k] = *reinterpret_cast<const Floats*>(y + (first + k) * columns + column);
+    }
 #pragma unroll
-      for (int k = 0; k < UNROLL; ++k) {
-        const long long row = base + step + k;
-        if (row >= rows) continue;
+    for (int k = 0; k < ROWS; ++k) {
+      if (first + k >= rows) continue;
 #pragma unroll
-        for (int j = 0; j < WIDTH; ++j) a[k].item[j] = chain(a[k].item[j], b[k].item[j], scales.item[j], shifts.item[j]);
-        *reinterpret_cast<Floats*>(out + row * columns + column) = a[k];
-      }
+      for (int j = 0; j < WIDTH; ++j) a[k].item[j] = chain(a[k].item[j], b[k].item[j], scales.item[j], shifts.item[j]);
+      *reinterpret_cast<Floats*>(out + (first + k) * columns + column) = a[k];
     }
   }
 }
@@ -57,7 +52,7 @@ extern "C" int pointwise_chain_launcher(const float* x, const float* y, const fl
   if (rows == 0 || columns == 0) return cudaSuccess;
   const bool wide = columns % 4 == 0 && is_aligned(x) && is_aligned(y) && is_aligned(scale) && is_aligned(shift) &&
                     is_aligned(out);
-  const unsigned int row_blocks = ceil_div(rows, ROWS_A_BLOCK);
+  const unsigned int row_blocks = ceil_div(rows, ROWS);
   const dim3 grid(ceil_div(columns, THREADS * (wide ? 4 : 1)), row_blocks < 65535 ? row_blocks : 65535);
   if (wide) {
     pointwise_chain_kernel<4><<<grid, THREADS, 0, stream>>>(x, y, scale, shift, out, rows, columns);

@@ -19,6 +19,8 @@ __device__ __forceinline__ bool is_better(Found a, Found b) {
   return a.value > b.value || (a.value == b.value && a.index < b.index);
 }
 
+__device__ __forceinline__ float larger(float a, float b) { return a > b || a != a ? a : b; }
+
 __device__ __forceinline__ Found best_of_warp(Found best) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) {
@@ -35,25 +37,37 @@ __global__ void __launch_bounds__(THREADS)
   const auto* row = reinterpret_cast<const Floats*>(x + static_cast<long long>(blockIdx.x) * columns);
   const int packs = columns / WIDTH;  // WIDTH divides columns
 
-  // Loses against every column, also against -infinity: its index comes last.
-  const Found none = {-INFINITY, columns};
-  Found best = none;
+  // While the row streams by, only the largest value and its pack are kept; where in the pack it is, is worked out once.
+  float largest = -INFINITY;
+  int pack = threadIdx.x;
   for (int first = threadIdx.x; first < packs; first += THREADS * UNROLL) {
     Floats values[UNROLL];
 #pragma unroll
     for (int k = 0; k < UNROLL; ++k) {
+      // Past the end a thread reads its first pack again, which is no better than itself.
       const int i = first + k * THREADS;
       values[k] = row[i < packs ? i : first];
     }
 #pragma unroll
     for (int k = 0; k < UNROLL; ++k) {
-      const int i = first + k * THREADS;
-      const int column = (i < packs ? i : first) * WIDTH;
+      float here = values[k].item[0];
 #pragma unroll
-      for (int j = 0; j < WIDTH; ++j) {
-        const Found here = {values[k].item[j], column + j};
-        if (is_better(here, best)) best = here;
+      for (int j = 1; j < WIDTH; ++j) here = larger(here, values[k].item[j]);
+      if (here > largest || (here != here && largest == largest)) {
+        largest = here;
+        pack = first + k * THREADS;
       }
+    }
+  }
+  // Loses against every column, also against -infinity: its index comes last.
+  const Found none = {-INFINITY, columns};
+  Found best = none;
+  if (pack < packs) {
+    const Floats values = row[pack];
+#pragma unroll
+    for (int j = 0; j < WIDTH; ++j) {
+      const Found here = {values.item[j], pack * WIDTH + j};
+      if (is_better(here, best)) best = here;
     }
   }
   best = best_of_warp(best);
