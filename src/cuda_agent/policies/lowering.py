@@ -14,6 +14,7 @@ from cuda_agent.skills.cuda_text import STORAGE
 from cuda_agent.skills.element import safe
 from cuda_agent.skills.program import (
     Apply,
+    At,
     Column,
     Dim,
     Expression,
@@ -165,6 +166,22 @@ class Lowering:
         reduction = Reduce(kind, value.expression, value.shape, rows, columns, dtype, leaf, name, self._origin)
         return Value(reduction, leaf)
 
+    def pick(self, value: Value, index: Value, *, keep: bool) -> Value:
+        """Return the element of each row of `value` whose column a row's `index` says."""
+        rows, columns = value.shape[:-1], value.shape[-1:]
+        wanted = Domain(count(rows), count(columns), False)
+        own = self._domain(value)
+        if own is not None and (own != wanted or count(value.shape) != own.rows * own.columns):
+            value = self.store(value)
+        own = self._domain(index)
+        if own is not None and (own != wanted or not _aligned(index.expression, index.shape, own)):
+            index = self.store(index)
+        seen = self.view(index, rows)
+        index = seen if isinstance(seen, Value) else self.store(seen.value, seen.shape)
+        leaf = (*rows, Dim(1)) if keep else rows
+        picked = At(value.expression, value.shape, index.expression, rows, columns, value.dtype, leaf, self._origin)
+        return Value(picked, leaf)
+
     def view(self, result: Result, shape: Shape) -> Result:
         """Return the same elements under another shape; nothing is stored yet."""
         value = result.value if isinstance(result, Viewed) else result
@@ -204,7 +221,7 @@ class Lowering:
     @staticmethod
     def _domain(value: Value) -> Domain | None:
         for item in walk(value.expression):
-            if isinstance(item, Reduce):
+            if isinstance(item, Reduce | At):
                 return Domain(count(item.rows), count(item.columns), not item.rows)
         return None
 
@@ -364,7 +381,7 @@ def program_name(outputs: tuple[Output, ...]) -> str:
     telling: list[str] = []
     for output in outputs:
         for item in walk(output.value.expression):
-            origin = item.origin if isinstance(item, Apply | Reduce) else ""
+            origin = item.origin if isinstance(item, Apply | Reduce | At) else ""
             if origin and origin not in telling and origin not in _DULL:
                 telling.append(origin)
     return "_".join(telling[-4:]) or "copy_elements"
@@ -408,7 +425,7 @@ def _aligned(expression: Expression, shape: Shape, domain: Domain | None) -> boo
             return all(fits(operand) for operand in item.operands)
         if isinstance(item, Column):
             return elements == domain.rows * domain.columns and shape[-1].value == domain.columns
-        if not isinstance(item, Reduce):
+        if not isinstance(item, Reduce | At):
             return True
         found = blocks(item.shape, shape)
         if not found:

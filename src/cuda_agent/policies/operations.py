@@ -7,7 +7,7 @@ from typing import Any
 
 from cuda_agent.policies.lowering import Lowering, Operation, Result, Uncovered, Viewed, plain, shape_of
 from cuda_agent.records.graph import Argument, Constant, Node
-from cuda_agent.skills.program import Column, Dim, Expression, Load, Number, ReduceKind, Shape, Size, Value, count, walk
+from cuda_agent.skills.program import Dim, Expression, Load, Number, ReduceKind, Shape, Size, Value, count
 
 
 def _dtype(node: Node) -> str:
@@ -417,7 +417,8 @@ def _log_of_sum(lowering: Lowering, value: Value, dims: list[int], dtype: str, n
     # An infinite maximum would make NaN of inf - inf; torch shifts by nothing then.
     infinite = lowering.apply("isinf", [largest], "bool", name="infinite")
     shift = lowering.apply("where", [infinite, 0.0, largest], dtype, name="shift")
-    powers = lowering.apply("exp", [lowering.apply("sub", [value, shift], dtype, name="shifted")], dtype, name="power")
+    shifted = lowering.apply("sub", [value, shift], dtype, name="shifted")
+    powers = lowering.apply("exp_of_nonpositive", [shifted], dtype, name="power")
     total = lowering.reduce("sum", powers, dims, keep=True, dtype=dtype, name="row_sum")
     logarithm = lowering.apply("log", [total], dtype, name="log_sum")
     return lowering.apply("add", [logarithm, shift], dtype, name=name)
@@ -428,7 +429,7 @@ def _softmax(lowering: Lowering, node: Node) -> Value:
     dim, dtype = [int(_plain(node, 1, "dim"))], _dtype(node)
     largest = lowering.reduce("max", value, dim, keep=True, dtype=dtype, name="row_max")
     shifted = lowering.apply("sub", [value, largest], dtype, name="shifted")
-    power = lowering.apply("exp", [shifted], dtype, name="power")
+    power = lowering.apply("exp_of_nonpositive", [shifted], dtype, name="power")
     total = lowering.reduce("sum", power, dim, keep=True, dtype=dtype, name="row_sum")
     if "_log_softmax" in node.target:
         logarithm = lowering.apply("log", [total], dtype, name="log_sum")
@@ -568,17 +569,13 @@ def _under(expression: Expression, shape: Shape) -> Expression:
 
 
 def _gather(lowering: Lowering, node: Node) -> Value:
-    """One element of each row, as the sum of a row in which all others are zero."""
+    """One element of each row."""
     value, index = lowering.value(node.arguments[0]), lowering.value(node.arguments[2])
     rank, dim = len(value.shape), int(_plain(node, 1, "dim"))
-    if dim % rank != rank - 1 or index.shape[-1].value != 1 or len(index.shape) != rank:
+    rows_differ = [d.value for d in index.shape[:-1]] != [d.value for d in value.shape[:-1]]
+    if rank < 2 or dim % rank != rank - 1 or index.shape[-1].value != 1 or len(index.shape) != rank or rows_differ:
         raise Uncovered("anything but one element of each row")
-    if any(isinstance(item, Column) for item in walk(value.expression)):
-        value = lowering.store(value)
-    column = Value(Column(), value.shape)
-    chosen = lowering.apply("eq", [column, index], "bool", name="is_chosen")
-    kept = lowering.apply("where", [chosen, value, 0.0], value.dtype, name="chosen")
-    return lowering.reduce("sum", kept, [-1], keep=True, dtype=value.dtype, name="picked")
+    return lowering.pick(value, index, keep=True)
 
 
 def _dot(lowering: Lowering, node: Node) -> Value:

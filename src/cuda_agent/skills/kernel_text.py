@@ -36,8 +36,10 @@ class Tuning:
     """Threads of a block in pointwise and total kernels."""
     vectors: int = 2
     """Independent 16-byte accesses of a thread in pointwise and total kernels."""
-    elements: int = 16
-    """Elements of a row that one thread holds in registers."""
+    elements: int = 0
+    """Most elements of a row that one thread holds in registers; 0 leaves it to the generator."""
+    whole: bool = True
+    """Rows that fill their threads exactly get a form without checks."""
     scalar: bool = False
     """Plain accesses only; the simpler form a repair falls back to."""
     resident: bool = True
@@ -45,8 +47,16 @@ class Tuning:
 
 
 def tensor_parameter(tensor: Tensor) -> str:
-    """Return the C declaration of an input."""
+    """Return a launcher's C declaration of an input."""
     return f"const {cuda_text.STORAGE[tensor.dtype]}* {tensor.name}"
+
+
+def kernel_tensors(tensors: Iterable[Tensor], outputs: Iterable[Output]) -> list[str]:
+    """Return a kernel's C declarations of inputs and outputs; outputs are fresh memory, so nothing overlaps them."""
+    return [
+        *(f"const {cuda_text.STORAGE[t.dtype]}* __restrict__ {t.name}" for t in tensors),
+        *(f"{cuda_text.STORAGE[o.value.dtype]}* __restrict__ {o.name}" for o in outputs),
+    ]
 
 
 def output_parameter(output: Output) -> str:

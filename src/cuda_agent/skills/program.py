@@ -124,7 +124,28 @@ class Reduce:
         return self.kind, id(self.operand)
 
 
-Expression = Load | Number | Size | Column | Apply | Reduce
+@dataclass(frozen=True, eq=False)
+class At:
+    """A row's value of a full expression at one column, which may differ from row to row."""
+
+    operand: Expression
+    operand_shape: Shape
+    index: Expression
+    """A row's value: the column."""
+    rows: Shape
+    columns: Shape
+    dtype: str
+    shape: Shape
+    """Shape of the result as a leaf, as for `Reduce`."""
+    origin: str = ""
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What makes two of them the same work."""
+        return id(self.operand), id(self.index)
+
+
+Expression = Load | Number | Size | Column | Apply | Reduce | At
 
 
 class Unplaceable(Exception):
@@ -159,6 +180,14 @@ class Program:
     name: str
     outputs: tuple[Output, ...]
 
+    def over_rows(self) -> Reduce | At | None:
+        """Return something that says what the program's rows are; None when it has none."""
+        for output in self.outputs:
+            for item in walk(output.value.expression):
+                if isinstance(item, Reduce | At):
+                    return item
+        return None
+
     def reductions(self) -> list[Reduce]:
         """Return all distinct reductions, each after those it depends on."""
         found: dict[tuple[str, int], Reduce] = {}
@@ -182,6 +211,9 @@ def walk(expression: Expression) -> Iterator[Expression]:
                 yield from visit(operand)
         elif isinstance(item, Reduce):
             yield from visit(item.operand)
+        elif isinstance(item, At):
+            yield from visit(item.index)
+            yield from visit(item.operand)
         yield item
 
     yield from visit(expression)
@@ -199,7 +231,7 @@ def reshaped(value: Value, shape: Shape) -> Value:
     old = _without_ones(value.shape)
     only_ones_move = old == _without_ones(shape)
 
-    def leaf(item: Load | Reduce) -> Expression:
+    def leaf(item: Load | Reduce | At) -> Expression:
         if count(item.shape) == total:
             return replace(item, shape=shape)
         if count(item.shape) == 1:
@@ -225,12 +257,12 @@ def _moved(leaf: Shape, old: Shape, new: Shape) -> Shape:
     return tuple(result)
 
 
-def _rewritten(expression: Expression, leaf: Callable[[Load | Reduce], Expression]) -> Expression:
+def _rewritten(expression: Expression, leaf: Callable[[Load | Reduce | At], Expression]) -> Expression:
     memo: dict[int, Expression] = {}
 
     def visit(item: Expression) -> Expression:
         if id(item) not in memo:
-            if isinstance(item, Load | Reduce):
+            if isinstance(item, Load | Reduce | At):
                 memo[id(item)] = leaf(item)
             elif isinstance(item, Apply):
                 memo[id(item)] = replace(item, operands=tuple(visit(operand) for operand in item.operands))

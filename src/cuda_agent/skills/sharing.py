@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from cuda_agent.skills.element import Access, access
 from cuda_agent.skills.program import (
+    At,
     Column,
     Expression,
     Load,
@@ -76,6 +77,10 @@ class _Sharing:
         elif isinstance(item, Reduce):
             item = replace(item, operand=self.of(item.operand, item.operand_shape))
             key = ("reduce", *item.key)
+        elif isinstance(item, At):
+            operand, index = self.of(item.operand, item.operand_shape), self.of(item.index, item.rows)
+            item = replace(item, operand=operand, index=index)
+            key = ("at", *item.key)
         else:
             operands = tuple(self.of(operand, shape) for operand in item.operands)
             item = replace(item, operands=operands)

@@ -13,6 +13,7 @@ from cuda_agent.skills.kernel_text import (
     Tuning,
     extent_parameter,
     indented,
+    kernel_tensors,
     output_parameter,
     preamble,
     tensor_parameter,
@@ -146,8 +147,7 @@ class _Pointwise:
         storing = [f"store<N>({o.name} + position, {o.name}_results);" for o in self._program.outputs]
         body = [*loading, *results, "#pragma unroll", "for (int lane = 0; lane < N; ++lane) {"]
         body += [f"  {self._call('lane', 'results')}", "}", *storing]
-        parameters = [tensor_parameter(t) for t in self._tensors.values()]
-        parameters += [output_parameter(o) for o in self._program.outputs]
+        parameters = kernel_tensors(self._tensors.values(), self._program.outputs)
         parameters += ["Index total", *(extent_parameter(e) for e in self._extents.used)]
         arguments = [t.name for t in self._tensors.values()] + [o.name for o in self._program.outputs]
         arguments += [e.name for e in self._extents.used]
@@ -179,8 +179,7 @@ class _Pointwise:
         ]
 
     def _piece_parameters(self) -> list[str]:
-        parameters = [tensor_parameter(t) for t in self._tensors.values()]
-        parameters += [output_parameter(o) for o in self._program.outputs]
+        parameters = kernel_tensors(self._tensors.values(), self._program.outputs)
         return parameters + [extent_parameter(e) for e in self._extents.used]
 
     def _conditions(self) -> list[str]:

@@ -16,6 +16,7 @@ from cuda_agent.skills.kernel_text import (
     Tuning,
     extent_parameter,
     indented,
+    kernel_tensors,
     output_parameter,
     preamble,
     tensor_parameter,
@@ -23,6 +24,7 @@ from cuda_agent.skills.kernel_text import (
 )
 from cuda_agent.skills.program import (
     Apply,
+    At,
     Column,
     Expression,
     Load,
@@ -35,13 +37,12 @@ from cuda_agent.skills.program import (
     Unplaceable,
     count,
     product_text,
+    walk,
 )
 from cuda_agent.skills.sharing import resolved
 
-THREADS_A_ROW = (32, 128, 256, 512, 1024)
-
-TUNINGS: tuple[dict[str, int | bool], ...] = ({"elements": 8}, {"elements": 32}, {"resident": False})
-"""Fewer elements a thread mean more threads a row; many need registers that a full block does not have."""
+TUNINGS: tuple[dict[str, int | bool], ...] = ({"elements": 16}, {"elements": 32}, {"elements": 8}, {"resident": False})
+"""Fewer elements a thread mean more threads a row; many need registers that a full multiprocessor does not have."""
 
 
 def generate(program: Program, tuning: Tuning) -> Generated:
@@ -83,21 +84,27 @@ __device__ __forceinline__ T shuffle(T value, int offset) {
   return __shfl_xor_sync(0xffffffffu, value, offset);
 }"""
 
-INDEXED_VALUE = """// A value and where it was found; of equal values the first wins, and NaN wins over numbers, as in torch.
+INDEXED_VALUE = """// A value and its column; of equal values the first wins, and NaN wins over numbers, as in torch.
 template <typename T>
 struct Found {
   T value;
-  long long index;
+  int column;
 };
 template <typename T>
 __device__ __forceinline__ Found<T> shuffle(Found<T> found, int offset) {
-  return {__shfl_xor_sync(0xffffffffu, found.value, offset), __shfl_xor_sync(0xffffffffu, found.index, offset)};
+  return {__shfl_xor_sync(0xffffffffu, found.value, offset), __shfl_xor_sync(0xffffffffu, found.column, offset)};
 }
+// The next column of a thread: it only wins when it is better.
+template <bool LARGEST, typename T>
+__device__ __forceinline__ Found<T> better(Found<T> best, T value, int column) {
+  const bool wins = best.value == best.value && !(LARGEST ? value <= best.value : value >= best.value);
+  return wins ? Found<T>{value, column} : best;
+}
+// Two threads' columns, in no order.
 template <bool LARGEST, typename T>
 __device__ __forceinline__ Found<T> better(Found<T> a, Found<T> b) {
   const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
-  const bool same = a.value == b.value || (a_nan && b_nan);
-  if (same) return a.index < b.index ? a : b;
+  if (a.value == b.value || (a_nan && b_nan)) return a.column < b.column ? a : b;
   if (a_nan || b_nan) return a_nan ? a : b;
   return (LARGEST ? a.value > b.value : a.value < b.value) ? a : b;
 }"""
@@ -105,7 +112,9 @@ __device__ __forceinline__ Found<T> better(Found<T> a, Found<T> b) {
 
 class _Rows:
     def __init__(self, program: Program, tuning: Tuning) -> None:
-        first = program.reductions()[0]
+        first = program.over_rows()
+        if first is None:
+            raise Unplaceable("a row kernel without rows")
         self._rows, self._columns = first.rows, first.columns
         self._row_count, self._column_count = count(first.rows), count(first.columns)
         program, self._ways = resolved(program, rows=self._row_count, columns=self._column_count)
@@ -137,6 +146,7 @@ class _Rows:
         self._width = 1 if tuning.scalar or not moved else vector_width(moved)
         self._functions: dict[str, None] = {}
         self._kernel_extents: dict[bool, Extents] = {}
+        self._kept = 0.0
 
     def _is_wide(self, output: Output) -> bool:
         # With one column a row's value and an element's are alike; what does not vary in a row is written once.
@@ -152,6 +162,9 @@ class _Rows:
             elif isinstance(expression, Apply):
                 placed = [self._place(operand) for operand in expression.operands]
                 varies = any(placed)
+            elif isinstance(expression, At):
+                self._place(expression.index)
+                self._place(expression.operand)
             self._full[id(expression)] = varies
         return self._full[id(expression)]
 
@@ -161,20 +174,8 @@ class _Rows:
         )
 
     def _all_loads(self) -> dict[int, Load]:
-        found: dict[int, Load] = {}
-
-        def visit(item: Expression) -> None:
-            if isinstance(item, Load):
-                found[id(item)] = item
-            elif isinstance(item, Apply):
-                for operand in item.operands:
-                    visit(operand)
-            elif isinstance(item, Reduce):
-                visit(item.operand)
-
-        for output in self._program.outputs:
-            visit(output.value.expression)
-        return found
+        roots = [output.value.expression for output in self._program.outputs]
+        return {id(item): item for root in roots for item in walk(root) if isinstance(item, Load)}
 
     def _staged(self) -> list[_Stage]:
         """Group reductions that do not depend on each other."""
@@ -187,6 +188,8 @@ class _Rows:
                 return depth[item.key] + 1
             if isinstance(item, Apply):
                 return max((needs(operand) for operand in item.operands), default=0)
+            if isinstance(item, At):
+                return max(needs(item.operand), needs(item.index))
             return 0
 
         for reduction in self._reductions:
@@ -224,7 +227,7 @@ class _Rows:
         arguments = [t.python for t in self._tensors.values()] + [o.name for o in program.outputs]
         arguments += [product_text(self._rows), product_text(self._columns), *(e.python for e in self._extents.all)]
         form = (
-            f"rows in registers, up to {self._tuning.elements} elements a thread"
+            f"rows in registers, up to {self._groups()[-1][1]} elements a thread"
             if resident
             else "rows re-read per stage"
         )
@@ -241,20 +244,23 @@ class _Rows:
         body = _KernelBody(self, resident, extents)
         lines = body.lines()
         self._functions.update(body.functions)
-        parameters = [tensor_parameter(t) for t in self._tensors.values()]
-        parameters += [output_parameter(o) for o in self._program.outputs]
+        parameters = kernel_tensors(self._tensors.values(), self._program.outputs)
         parameters += ["long long rows", "int columns", *(extent_parameter(e) for e in extents.used)]
         if resident:
+            self._kept = body.most_kept
             head = [
-                "// THREADS threads own a row and keep ITEMS vectors of N elements of it each.",
-                "template <int N, int ITEMS, int THREADS>",
-                f"__global__ void __launch_bounds__(THREADS < 128 ? 128 : THREADS) {self._program.name}_kernel({', '.join(parameters)}) {{",
+                "// THREADS threads own a row and keep ITEMS vectors of N elements of it each. WHOLE: that is the row exactly.",
+                "// At most 64 registers a thread, so that 1024 threads share a multiprocessor: one row loads while another reduces.",
+                "template <int N, int ITEMS, int THREADS, bool WHOLE>",
+                "__global__ void __launch_bounds__(THREADS < 128 ? 128 : THREADS, THREADS < 128 ? 8 : 1024 / THREADS)",
+                f"    {self._program.name}_kernel({', '.join(parameters)}) {{",
             ]
         else:
             head = [
                 "// For rows that do not fit into registers: one sweep over the row for each stage.",
                 "template <int N, int THREADS>",
-                f"__global__ void __launch_bounds__(THREADS) {self._program.name}_long_rows_kernel({', '.join(parameters)}) {{",
+                "__global__ void __launch_bounds__(THREADS)",
+                f"    {self._program.name}_long_rows_kernel({', '.join(parameters)}) {{",
             ]
         opening = [
             "// Groups smaller than a block share it; larger ones fill it.",
@@ -278,7 +284,7 @@ class _Rows:
         tensors += ["long long rows", "int columns"]
         given = [t.name for t in self._tensors.values()] + [o.name for o in self._program.outputs]
         given += ["rows", "columns"]
-        name, elements, width = self._program.name, self._tuning.elements, self._width
+        name, width = self._program.name, self._width
 
         def arguments(which: bool) -> str:
             return ", ".join([*given, *(e.name for e in self._kernel_extents[which].used)])
@@ -298,17 +304,29 @@ class _Rows:
 
         def ladder(n: int) -> list[str]:
             lines: list[str] = []
-            items = max(1, elements // n)
-            if resident:
-                for threads in THREADS_A_ROW:
+            for threads, elements in self._groups() if resident else ():
+                items = max(1, elements // n)
+                held = threads * items * n
+                whole = n > 1 and self._tuning.whole and threads >= 128
+                call = f"launch_{name}<{n}, {items}, {threads}, {{}}>({arguments(True)}, stream);"
+                lines += [f"if (columns <= {held}) {{"]
+                if whole:
                     lines += [
-                        f"if (columns <= {threads} * {items * n}) {{",
-                        f"  launch_{name}<{n}, {items}, {threads}>({arguments(True)}, stream);",
-                        "} else",
+                        f"  if (columns == {held}) {{",
+                        f"    {call.format('true')}",
+                        "  } else {",
+                        f"    {call.format('false')}",
+                        "  }",
                     ]
+                else:
+                    lines.append(f"  {call.format('false')}")
+                lines.append("} else")
             threads = 512
             long_rows = f"{name}_long_rows_kernel<{n}, {threads}><<<static_cast<unsigned>(rows), {threads}, 0, stream>>>({arguments(False)});"
-            return [*lines, "{", f"  {long_rows}", "}"] if lines else [long_rows]
+            if not lines:
+                return [long_rows]
+            lines[-1] += " {"
+            return [*_chained(lines), f"  {long_rows}", "}"]
 
         every = [extent_parameter(e) for e in self._extents.all]
         body = ["if (rows == 0) return cudaSuccess;", *choose]
@@ -322,11 +340,11 @@ class _Rows:
         if resident:
             resident_extents = [extent_parameter(e) for e in self._kernel_extents[True].used]
             launching = [
-                "template <int N, int ITEMS, int THREADS>",
+                "template <int N, int ITEMS, int THREADS, bool WHOLE>",
                 f"static void launch_{name}({', '.join([*tensors, *resident_extents, 'cudaStream_t stream'])}) {{",
                 "  constexpr int ROWS = THREADS < 128 ? 128 / THREADS : 1;",
                 "  const unsigned blocks = static_cast<unsigned>((rows + ROWS - 1) / ROWS);",
-                f"  {name}_kernel<N, ITEMS, THREADS><<<blocks, ROWS * THREADS, 0, stream>>>({arguments(True)});",
+                f"  {name}_kernel<N, ITEMS, THREADS, WHOLE><<<blocks, ROWS * THREADS, 0, stream>>>({arguments(True)});",
                 "}",
                 "",
             ]
@@ -338,6 +356,25 @@ class _Rows:
             *indented(body, 1),
             "}",
         ]
+
+    def _groups(self) -> list[tuple[int, int]]:
+        """Return (threads, elements a thread) of the groups that hold a row in registers, smallest first."""
+        most = self._tuning.elements or (32 if self._kept <= 1 else 16)
+        few = min(most, 16)
+        groups = [(32, few), (128, few), (256, few), (512, few)]
+        # Long rows: rather more elements a thread than more threads, so that two rows share a multiprocessor.
+        return [*groups, *([(512, most)] if most > few else []), (1024, most)]
+
+
+def _chained(lines: list[str]) -> list[str]:
+    """Join `} else` with the `if` on the next line."""
+    result: list[str] = []
+    for line in lines:
+        if result and result[-1] == "} else":
+            result[-1] += f" {line}"
+        else:
+            result.append(line)
+    return result
 
 
 class _KernelBody:
@@ -353,15 +390,19 @@ class _KernelBody:
         self._carried: dict[int, str] = {}
         self._done: set[int] = set()
         self.functions: dict[str, None] = {}
+        self.most_kept = 0.0
+        """Rows' worth of floats that a thread keeps at most between two stages."""
 
     def lines(self) -> list[str]:
         self._to_carry = self._values_to_carry() if self._resident else {}
         out: list[str] = []
         for key, expression in self._to_carry.items():
-            compute = cuda_text.COMPUTE[expression.dtype]
             name = self._names.fresh(f"{self._label(expression)}_kept")
             self._carried[key] = name
-            out.append(f"{compute} {name}[ITEMS][N];")
+            if isinstance(expression, Load):
+                out.append(f"Vector<{cuda_text.STORAGE[expression.dtype]}, N> {name}[ITEMS];")
+            else:
+                out.append(f"{cuda_text.COMPUTE[expression.dtype]} {name}[ITEMS][N];")
         for stage in self._r._stages:
             out += self._stage(stage)
         return out + self._final()
@@ -382,25 +423,33 @@ class _KernelBody:
 
     def _values_to_carry(self) -> dict[int, Expression]:
         """Return what one stage computes for every element and a later one needs."""
-        computed: set[int] = set()
+        first: dict[int, int] = {}
+        last: dict[int, int] = {}
         carried: dict[int, Expression] = {}
 
-        def visit(item: Expression, now: set[int]) -> None:
+        def visit(item: Expression, stage: int, now: set[int]) -> None:
             if id(item) in now or not self._r._full.get(id(item), False):
                 return
-            if id(item) in computed and not self._is_cheap(item):
+            if id(item) in first and not self._is_cheap(item):
                 carried.setdefault(id(item), item)
+                last[id(item)] = stage
                 return
             now.add(id(item))
             if isinstance(item, Apply):
                 for operand in item.operands:
-                    visit(operand, now)
+                    visit(operand, stage, now)
 
-        for roots in self._roots():
+        roots = self._roots()
+        for stage, expressions in enumerate(roots):
             now: set[int] = set()
-            for root in roots:
-                visit(root, now)
-            computed |= now
+            for root in expressions:
+                visit(root, stage, now)
+            for key in now:
+                first.setdefault(key, stage)
+        for stage in range(len(roots) - 1):
+            alive = [item for key, item in carried.items() if first[key] <= stage < last[key]]
+            bytes_kept = sum(cuda_text.ITEM_BYTES[item.dtype] if isinstance(item, Load) else 4 for item in alive)
+            self.most_kept = max(self.most_kept, bytes_kept / 4)
         return carried
 
     def _is_cheap(self, item: Expression) -> bool:
@@ -410,11 +459,12 @@ class _KernelBody:
     # --- one sweep over the row ---
 
     def _sweep(self, roots: list[Expression], each: list[tuple[Expression, str]], after: list[str]) -> list[str]:
-        """Return a loop over the thread's vectors that evaluates `roots` and then does `each` per element.
+        """Return loops over the thread's vectors that load, evaluate `roots` and then do `each` per element.
 
-        `each` holds (expression, statement with {} for its value); `after` comes once a vector.
+        `each` holds (expression, statement with {} for its value); `after` comes once a vector. All vectors at the
+        elements' own positions are loaded before the first is used, so that their latencies overlap.
         """
-        loading, inside = [], []
+        fetching, loading = [], []
         vectors: dict[tuple[str, str], str] = {}
         loads: dict[int, str] = {}
 
@@ -422,14 +472,23 @@ class _KernelBody:
             if id(item) in seen or not self._r._full.get(id(item), False):
                 return
             seen.add(id(item))
-            if self._resident and id(item) in self._carried and id(item) in self._done:
+            if id(item) in self._carried and id(item) in self._done:
                 return
             if isinstance(item, Load):
                 way = self._r._ways[id(item)]
                 key = (item.tensor.name, repr(way))
                 if key not in vectors:
-                    vectors[key] = self._names.fresh(f"{item.tensor.name}_read")
-                    loading.append(self._load_line(item, way, vectors[key]))
+                    early = self._resident and way.place == "full"
+                    kept = self._carried.get(id(item), "")
+                    vectors[key] = kept or self._names.fresh(f"{item.tensor.name}_read")
+                    if early:
+                        if not kept:
+                            declared.append(f"Vector<{cuda_text.STORAGE[item.dtype]}, N> {vectors[key]}[ITEMS];")
+                        fetching.append(f"{vectors[key]}[item] = {self._vector(item, way)};")
+                        vectors[key] += "[item]"
+                        self._done.add(id(item))
+                    else:
+                        loading.append(self._load_line(item, way, vectors[key]))
                 text = f"{vectors[key]}.element[k]" if way.vectors else vectors[key]
                 loads[id(item)] = cuda_text.widen(text, item.dtype)
             elif isinstance(item, Apply):
@@ -437,57 +496,67 @@ class _KernelBody:
                     collect(operand, seen)
 
         seen: set[int] = set()
+        declared: list[str] = []
         for root in roots:
             collect(root, seen)
         statements = Statements(self._names, lambda e: self._leaf(e, loads))
-        written = []
-        for expression, template in each:
-            written.append(template.format(statements.text(expression)))
+        written = [template.format(statements.text(expression)) for expression, template in each]
         keeping = []
-        if self._resident:
-            for key, name in self._carried.items():
-                expression = self._to_carry[key]
-                if key not in self._done and key in seen:
-                    keeping.append(f"{name}[item][k] = {statements.text(expression)};")
-                    self._done.add(key)
+        for key, name in self._carried.items():
+            if key not in self._done and key in seen:
+                keeping.append(f"{name}[item][k] = {statements.text(self._to_carry[key])};")
+                self._done.add(key)
         self.functions.update(statements.functions)
         inside = [*statements.lines, *keeping, *written]
         loop = ["#pragma unroll", "for (int k = 0; k < N; ++k) {", *indented(inside, 1), "}"]
         body = [*loading, *loop, *after]
         if self._resident:
-            return [
-                "#pragma unroll",
-                "for (int item = 0; item < ITEMS; ++item) {",
-                "  const int column = (item * THREADS + thread) * N;",
-                "  if (column < columns) {",
-                *indented(body, 2),
-                "  }",
-                "}",
-            ]
+            fetch = [*declared, *self._over_items(fetching)] if fetching else []
+            return [*fetch, *self._over_items(body)]
         return [
             "for (int column = thread * N; column < columns; column += THREADS * N) {",
             *indented(body, 1),
             "}",
         ]
 
+    @staticmethod
+    def _over_items(body: list[str]) -> list[str]:
+        return [
+            "#pragma unroll",
+            "for (int item = 0; item < ITEMS; ++item) {",
+            "  const int column = (item * THREADS + thread) * N;",
+            "  if (WHOLE || column < columns) {",
+            *indented(body, 2),
+            "  }",
+            "}",
+        ]
+
+    def _vector(self, load: Load, way: Access) -> str:
+        """Return C++ that loads the vector of a load at `column`."""
+        tensor = load.tensor.name
+        if way.place == "full":
+            return f"load<N>({tensor} + row_start + column)"
+        if way.place == "column":
+            return f"load<N>({tensor} + column)"
+        return f"load<N>({tensor} + {index_text(way, '(row_start + column)', self._extents, tensor, 'long long')})"
+
     def _load_line(self, load: Load, way: Access, name: str) -> str:
         storage, tensor = cuda_text.STORAGE[load.dtype], load.tensor.name
-        if way.place == "full":
-            return f"const Vector<{storage}, N> {name} = load<N>({tensor} + row_start + column);"
-        if way.place == "column":
-            return f"const Vector<{storage}, N> {name} = load<N>({tensor} + column);"
-        index = index_text(way, "(row_start + column)", self._extents, tensor, "long long")
         if way.vectors:
-            return f"const Vector<{storage}, N> {name} = load<N>({tensor} + {index});"
+            return f"const Vector<{storage}, N> {name} = {self._vector(load, way)};"
+        index = index_text(way, "(row_start + column)", self._extents, tensor, "long long")
         return f"const {storage} {name} = {tensor}[{index}];"
 
     def _leaf(self, expression: Expression, loads: dict[int, str]) -> str | None:
         if not self._r._full.get(id(expression), False):
             return self._row_level(expression)
-        if self._resident and id(expression) in self._carried and id(expression) in self._done:
-            return f"{self._carried[id(expression)]}[item][k]"
-        if isinstance(expression, Load):
+        if id(expression) in loads:
             return loads[id(expression)]
+        if id(expression) in self._carried and id(expression) in self._done:
+            name = self._carried[id(expression)]
+            if isinstance(expression, Load):
+                return cuda_text.widen(f"{name}[item].element[k]", expression.dtype)
+            return f"{name}[item][k]"
         if isinstance(expression, Column):
             return "static_cast<long long>(column + k)"
         return None
@@ -514,6 +583,10 @@ class _KernelBody:
     def _row_statements(self, roots: list[Expression]) -> list[str]:
         """Compute, once a row, everything below `roots` that does not vary within it."""
         statements = Statements(self._names, self._row_level)
+        for root in roots:
+            for item in walk(root):
+                if isinstance(item, At) and id(item) not in self._row_text:
+                    self._row_text[id(item)] = self._at(item, statements)
 
         def visit(item: Expression) -> None:
             if isinstance(item, Apply):
@@ -529,6 +602,31 @@ class _KernelBody:
         self.functions.update(statements.functions)
         return statements.lines
 
+    def _at(self, item: At, statements: Statements) -> str:
+        """Add the statements that compute a full expression at one column; return the name of the result."""
+        column = self._names.fresh("picked_column")
+        statements.lines.append(f"const int {column} = static_cast<int>({statements.text(item.index)});")
+
+        def leaf(expression: Expression) -> str | None:
+            if not self._r._full.get(id(expression), False):
+                return statements.text(expression)
+            if isinstance(expression, Column):
+                return f"static_cast<long long>({column})"
+            if isinstance(expression, Load):
+                way, tensor = self._r._ways[id(expression)], expression.tensor.name
+                index = {"full": f"row_start + {column}", "column": column}.get(way.place)
+                if index is None:
+                    index = index_text(way, f"(row_start + {column})", self._extents, tensor, "long long")
+                return cuda_text.widen(f"{tensor}[{index}]", expression.dtype)
+            return None
+
+        inner = Statements(self._names, leaf)
+        text = inner.text(item.operand)
+        name = self._names.fresh("picked")
+        statements.lines += [*inner.lines, f"const {cuda_text.COMPUTE[item.dtype]} {name} = {text};"]
+        self.functions.update(inner.functions)
+        return name
+
     # --- stages ---
 
     def _stage(self, stage: _Stage) -> list[str]:
@@ -538,7 +636,8 @@ class _KernelBody:
         closing = []
         for reduction in stage.reductions:
             name = self._names.fresh(reduction.name or f"row_{reduction.kind}")
-            self._row_values[reduction.key] = f"{name}.index" if reduction.kind.startswith("arg") else name
+            found = f"static_cast<long long>({name}.column)"
+            self._row_values[reduction.key] = found if reduction.kind.startswith("arg") else name
             compute = cuda_text.COMPUTE[
                 reduction.operand.dtype if reduction.kind.startswith("arg") else reduction.dtype
             ]
@@ -547,9 +646,11 @@ class _KernelBody:
                 self.functions[function] = None
             out.append(f"{kind} {name} = {start};")
             if reduction.kind.startswith("arg"):
-                template = f"{name} = {combine}({name}, {kind}{{{{{{}}, static_cast<long long>(column + k)}}}});"
+                template = f"{name} = {combine}({name}, {{}}, column + k);"
             elif reduction.kind in ("sum", "prod"):
                 template = f"{name} {combine}= {{}};"
+            elif cuda_text.COMPUTE[reduction.operand.dtype] == compute:
+                template = f"{name} = {combine}({name}, {{}});"
             else:
                 template = f"{name} = {combine}({name}, static_cast<{compute}>({{}}));"
             each.append((reduction.operand, template))
@@ -614,8 +715,8 @@ def reduction_text(reduction: Reduce, compute: str) -> tuple[str, str, str, str 
     if reduction.kind == "min":
         return compute, high, "minimum", "minimum"
     largest = reduction.kind == "argmax"
-    # Indices beyond every column lose against any element.
-    start = f"{{{low if largest else high}, 9223372036854775807LL}}"
+    # A row of nothing but -inf is won by its first column, so a thread starts at its own; one without columns, behind all.
+    start = f"{{{low if largest else high}, thread * N < columns ? thread * N : 2147483647}}"
     return f"Found<{compute}>", start, f"better<{'true' if largest else 'false'}>", None
 
 

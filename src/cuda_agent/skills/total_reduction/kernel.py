@@ -12,6 +12,7 @@ from cuda_agent.skills.kernel_text import (
     Tuning,
     extent_parameter,
     indented,
+    kernel_tensors,
     output_parameter,
     preamble,
     tensor_parameter,
@@ -35,6 +36,8 @@ from cuda_agent.skills.sharing import resolved
 BLOCKS = 1056
 """Blocks of the first kernel: eight for each of an H200's 132 multiprocessors."""
 THREADS = 256
+UNROLL = 4
+"""Vectors of each tensor that a thread has under way."""
 
 TUNINGS: tuple[dict[str, int | bool], ...] = ()
 """Enough loads are in flight at any setting; there is nothing to gain."""
@@ -119,17 +122,14 @@ class _Total:
         )
 
     def _first(self) -> list[str]:
-        loading: dict[str, tuple[str, str]] = {}
+        distinct: dict[tuple[str, Access], tuple[str, Load]] = {}
         texts: dict[int, str] = {}
         for reduction in self._reductions:
             for load in loads([reduction.operand]):
-                way = self._ways[id(load)]
-                key = f"{load.tensor.name} {way!r}"
-                if key not in loading:
-                    name = self._names.fresh(f"{load.tensor.name}_read")
-                    loading[key] = (name, self._load_line(load, way, name))
-                name = loading[key][0]
-                texts[id(load)] = cuda_text.widen(f"{name}.element[k]" if way.vectors else name, load.dtype)
+                key = (load.tensor.name, self._ways[id(load)])
+                if key not in distinct:
+                    distinct[key] = (self._names.fresh(f"{load.tensor.name}_value"), load)
+                texts[id(load)] = distinct[key][0]
         statements = Statements(self._names, lambda e: self._leaf(e, texts))
         starts, updates, closing = [], [], []
         for reduction in self._reductions:
@@ -148,45 +148,65 @@ class _Total:
                 f"if (threadIdx.x == 0) {self._partials[reduction.key]}[blockIdx.x] = {name};",
             ]
         self._functions.update(statements.functions)
-        each = [*statements.lines, *updates]
-        piece = [*(line for _, line in loading.values()), "#pragma unroll", "for (int k = 0; k < N; ++k) {"]
-        piece += [*indented(each, 1), "}"]
-        scalar = [line.replace("<N>", "<1>").replace(", N>", ", 1>") for line in piece]
-        scalar = [line.replace("k < N", "k < 1") for line in scalar]
-        parameters = [tensor_parameter(t) for t in self._tensors.values()]
-        parameters += [f"{cuda_text.STORAGE[r.dtype]}* {self._partials[r.key]}" for r in self._reductions]
+        values = ", ".join(f"{cuda_text.COMPUTE[load.dtype]} {name}" for name, load in distinct.values())
+        vectors, fills, inside, rest = [], [], [], []
+        for name, load in distinct.values():
+            way, storage = self._ways[id(load)], cuda_text.STORAGE[load.dtype]
+            if way.vectors:
+                vectors.append(f"Vector<{storage}, N> {name}s[UNROLL];")
+                fills.append(f"{name}s[u] = load<N>({load.tensor.name} + {self._index(load)});")
+                inside.append(cuda_text.widen(f"{name}s[u].element[k]", load.dtype))
+            else:
+                inside.append(cuda_text.widen(f"{load.tensor.name}[{self._index(load)}]", load.dtype))
+            rest.append(cuda_text.widen(f"{load.tensor.name}[{self._index(load)}]", load.dtype))
+        parameters = kernel_tensors(self._tensors.values(), ())
+        parameters += [f"{cuda_text.STORAGE[r.dtype]}* __restrict__ {self._partials[r.key]}" for r in self._reductions]
         parameters += ["long long total", *(extent_parameter(e) for e in self._first_extents.used)]
+        each_vector = [
+            "#pragma unroll",
+            "for (int u = 0; u < UNROLL; ++u) {",
+            f"  const long long position = (start + u * {THREADS}) * N;",
+            "  if (position < vectors * N) {",
+        ]
         return [
-            "// Every block reduces the vectors it meets at a stride of the whole grid.",
+            "// Every block reduces the vectors it meets at a stride of the whole grid. All loads of a step are under way",
+            "// before the first is used.",
             "template <int N>",
-            f"__global__ void {self._program.name}_partial_kernel({', '.join(parameters)}) {{",
+            f"__global__ void __launch_bounds__({THREADS}) {self._program.name}_partial_kernel({', '.join(parameters)}) {{",
+            f"  constexpr int UNROLL = {UNROLL};",
             *indented(starts, 1),
-            "  const long long stride = static_cast<long long>(gridDim.x) * blockDim.x;",
-            "  const long long thread = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;",
+            f"  const auto take = [&]({values}) {{",
+            *indented([*statements.lines, *updates], 2),
+            "  };",
             "  const long long vectors = total / N;",
-            "#pragma unroll 4",
-            "  for (long long vector = thread; vector < vectors; vector += stride) {",
-            "    const long long position = vector * N;",
-            *indented(piece, 2),
+            f"  const long long stride = static_cast<long long>(gridDim.x) * ({THREADS} * UNROLL);",
+            f"  const long long first = static_cast<long long>(blockIdx.x) * ({THREADS} * UNROLL) + threadIdx.x;",
+            "  for (long long start = first; start < vectors; start += stride) {",
+            *indented(vectors, 2),
+            *(indented([*each_vector, *indented(fills, 2), "  }", "}"], 2) if fills else []),
+            *indented(each_vector, 2),
+            "#pragma unroll",
+            "        for (int k = 0; k < N; ++k) {",
+            f"          take({', '.join(inside)});",
+            "        }",
+            "      }",
+            "    }",
             "  }",
             "  // The last elements, fewer than a vector.",
-            "  for (long long position = vectors * N + thread; position < total; position += stride) {",
-            *indented(scalar, 2),
+            "  const long long position = vectors * N + threadIdx.x;",
+            "  if (blockIdx.x == 0 && position < total) {",
+            f"    take({', '.join(rest)});",
             "  }",
             *indented(closing, 1),
             "}",
         ]
 
-    def _load_line(self, load: Load, way: Access, name: str) -> str:
-        storage, tensor = cuda_text.STORAGE[load.dtype], load.tensor.name
-        if way.place == "full":
-            return f"const Vector<{storage}, N> {name} = load<N>({tensor} + position);"
-        if way.place == "uniform":
-            return f"const {storage} {name} = {tensor}[0];"
-        index = index_text(way, "position", self._first_extents, tensor, "long long")
-        if way.vectors:
-            return f"const Vector<{storage}, N> {name} = load<N>({tensor} + {index});"
-        return f"const {storage} {name} = {tensor}[{index}];"
+    def _index(self, load: Load) -> str:
+        """Return C++ for where a load's element, or its vector's first element, is at `position`."""
+        way = self._ways[id(load)]
+        if way.place in ("full", "uniform"):
+            return "position" if way.place == "full" else "0"
+        return index_text(way, "position", self._first_extents, load.tensor.name, "long long")
 
     def _leaf(self, expression: Expression, texts: dict[int, str]) -> str | None:
         if isinstance(expression, Load):
@@ -271,7 +291,7 @@ class _Total:
                     conditions.append(f"{self._launch_extents.parameter(shape, wanted)} % {width} == 0")
         body = [
             f"// {BLOCKS} blocks at most: enough to fill the device, few enough for one block to finish.",
-            f"const long long wanted = (total + {THREADS} * {width} - 1) / ({THREADS} * {width});",
+            f"const long long wanted = (total + {THREADS * UNROLL} * {width} - 1) / ({THREADS * UNROLL} * {width});",
             f"const int blocks = static_cast<int>(wanted < 1 ? 1 : (wanted > {BLOCKS} ? {BLOCKS} : wanted));",
         ]
         launch = f"{name}_partial_kernel<{{}}><<<blocks, {THREADS}, 0, stream>>>({first});"
