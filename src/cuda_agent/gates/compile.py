@@ -6,7 +6,6 @@ and the host compiler say comes back as diagnostics with paths as the author kno
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
@@ -15,6 +14,7 @@ import signal
 import subprocess
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -99,12 +99,14 @@ class CompileGate:
             finally:
                 shutil.rmtree(work, ignore_errors=True)
         except OSError as error:
-            if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM):
-                raise MachineError(
-                    f"Building a candidate failed: {os.strerror(error.errno)} ({error.filename or 'the build cache'}). "
+            place = error.filename or "the build cache"
+            if place in (self._toolkit.nvcc, self._toolkit.host_compiler):
+                advice = "The compiler was there when it was looked for: install it again, or see cuda-agent doctor."
+            else:
+                advice = (
                     "Free space, or choose another cache folder with $CUDA_AGENT_CACHE; nothing half-built was kept."
-                ) from error
-            raise
+                )
+            raise MachineError(f"Building a candidate failed: {error.strerror or error} ({place}). {advice}") from error
 
     def _key(self, candidate: Candidate, target: Target, architectures: tuple[str, ...], emulator: Path | None) -> str:
         toolkit = self._toolkit
@@ -151,7 +153,11 @@ class CompileGate:
         commands.append(self._binding_command(target))
         tools = _Tools(work, started + self._time_limit_s)
         with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
-            ran = list(pool.map(tools.run, commands))
+            try:
+                ran = list(pool.map(tools.run, commands))
+            except BaseException:  # Ctrl-C as well: the pool waits for its threads, which must have an end
+                tools.stop()
+                raise
         if tools.expired:
             return self._timed_out(started)
         if any(code for code, _ in ran):
@@ -182,7 +188,9 @@ class CompileGate:
             resources=tuple(_resources(said)),
             warnings=tuple(d for d in _diagnostics(said) if d.severity == "warning"),
             toolkit=self._toolkit.name,
-            command=" ".join(["nvcc", *nvcc[1:], "-c", sources[0], "-o", f"{_flat(sources[0])}.o"]),
+            command=" ".join(
+                [*(word.rpartition("/")[2] for word in nvcc), "-c", sources[0], "-o", f"{_flat(sources[0])}.o"]
+            ),
             seconds=round(time.monotonic() - started, 3),
             cached=False,
         )
@@ -250,7 +258,7 @@ class CompileGate:
         return TimedOut(
             gate="compile",
             check="build time",
-            message=f"The build did not finish within {self._time_limit_s:.0f} s. Use fewer template instantiations or "
+            message=f"The build did not finish within {self._time_limit_s:g} s. Use fewer template instantiations or "
             "lighter headers.",
             limit_s=self._time_limit_s,
         )
@@ -271,11 +279,13 @@ class CompileGate:
 
 
 class _Tools:
-    """Runs compilers in a clean environment; all end together at the deadline."""
+    """Runs compilers in a clean environment; all end together, at the deadline or when they are stopped."""
 
     def __init__(self, work: Path, deadline: float) -> None:
         self._work = work
         self._deadline = deadline
+        self._stopped = threading.Event()
+        self._running: set[subprocess.Popen[bytes]] = set()
         self.expired = False
 
     def run(self, command: list[str]) -> tuple[int, str]:
@@ -286,7 +296,7 @@ class _Tools:
             "HOME": str(self._work / "tmp"),
             "LC_ALL": "C.UTF-8",
         }
-        process = subprocess.Popen(
+        with subprocess.Popen(
             command,
             cwd=self._work,
             env=environment,
@@ -294,17 +304,31 @@ class _Tools:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=max(0.01, self._deadline - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            self.expired = True
-            output = b""
-        finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+        ) as process:
+            self._running.add(process)
+            try:
+                if self._stopped.is_set():
+                    _kill(process)
+                output, _ = process.communicate(timeout=max(0.01, self._deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                self.expired = True
+                output = b""
+            finally:
+                _kill(process)
+                self._running.discard(process)
         return process.returncode, output.decode(errors="replace")
+
+    def stop(self) -> None:
+        """End what is running now, and whatever is started later at once."""
+        self._stopped.set()
+        for process in tuple(self._running):
+            _kill(process)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill a compiler with all the programs it started, unless it has ended."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
 
 
 def _flat(name: str) -> str:
