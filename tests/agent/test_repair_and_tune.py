@@ -85,13 +85,13 @@ def test_tuning_keeps_what_is_faster_and_takes_back_what_is_not(briefing: Briefi
         if call.tool != "profile":
             return OK
         # Eight elements a thread is the fastest form.
-        return timed(2.0 if "<4, 2, 32>" in files["kernels/softmax.cu"] else 1.5)
+        return timed(2.0 if "<4, 2, 32, false>" in files["kernels/softmax.cu"] else 1.5)
 
     turns, files, _ = play(briefing, answer)
     assert turns[-1].call.tool == "submit"
-    assert "<4, 2, 32>" in files["kernels/softmax.cu"]
+    assert "<4, 2, 32, false>" in files["kernels/softmax.cu"]
     assert "resident" not in files["model_new.py"]
-    assert "softmax_kernel<N, ITEMS, THREADS>" in files["kernels/softmax.cu"]
+    assert "softmax_kernel<N, ITEMS, THREADS, WHOLE>" in files["kernels/softmax.cu"]
 
 
 def test_a_gain_within_noise_changes_nothing(briefing: Briefing) -> None:

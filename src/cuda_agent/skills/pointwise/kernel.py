@@ -22,7 +22,12 @@ from cuda_agent.skills.kernel_text import (
 from cuda_agent.skills.program import Expression, Load, Program, Shape, Size, Tensor, Unplaceable, count, product_text
 from cuda_agent.skills.sharing import resolved
 
-TUNINGS: tuple[dict[str, int | bool], ...] = ({"vectors": 1}, {"vectors": 4}, {"threads": 512}, {"threads": 128})
+TUNINGS: tuple[dict[str, int | bool], ...] = (
+    {"vectors": 4},
+    {"threads": 128},
+    {"threads": 128, "vectors": 4},
+    {"vectors": 1},
+)
 """More vectors a thread hide more latency and cost registers; the block size moves the tail."""
 
 
@@ -118,69 +123,71 @@ class _Pointwise:
             return size_text(expression, lambda dims: self._extents.parameter(dims, "extent"))
         return None
 
-    def _call(self, lane: str, outputs: str) -> str:
-        """Return the call of the element function for one lane."""
-        values = []
-        for name, tensor, way in self._distinct():
-            text = f"{name}s.element[{lane}]" if way.vectors else f"{name}"
-            values.append(cuda_text.widen(text, tensor.dtype))
-        values += [e.name for e in self._element_extents]
-        values += [f"{o.name}_{outputs}.element[{lane}]" for o in self._program.outputs]
-        return f"{self._program.name}_element({', '.join(values)});"
+    def _call(self, values: list[str], results: list[str]) -> str:
+        """Return the call of the element function on values as they are stored."""
+        widened = [cuda_text.widen(text, tensor.dtype) for text, (_, tensor, _) in zip(values, self._distinct())]
+        return f"{self._program.name}_element({', '.join([*widened, *(e.name for e in self._element_extents), *results])});"
 
     def _kernel(self) -> list[str]:
-        distinct = self._distinct()
-        loading = []
-        for name, tensor, way in distinct:
+        early, late, values, ends = [], [], [], []
+        arrays = []
+        for name, tensor, way in self._distinct():
             storage = cuda_text.STORAGE[tensor.dtype]
             if way.place == "full":
-                loading.append(f"const Vector<{storage}, N> {name}s = load<N>({tensor.name} + position);")
+                arrays.append(f"Vector<{storage}, N> {name}s[VECTORS];")
+                early.append(f"{name}s[v] = load<N>({tensor.name} + position);")
+                values.append(f"{name}s[v].element[lane]")
+                ends.append(f"{tensor.name}[rest]")
             elif way.place == "uniform":
-                loading.append(f"const {storage} {name} = {tensor.name}[0];")
-            elif way.vectors:
-                index = index_text(way, "position", self._extents, tensor.name, "Index")
-                loading.append(f"const Vector<{storage}, N> {name}s = load<N>({tensor.name} + {index});")
+                values.append(f"{tensor.name}[0]")
+                ends.append(f"{tensor.name}[0]")
             else:
                 index = index_text(way, "position", self._extents, tensor.name, "Index")
-                loading.append(f"const {storage} {name} = {tensor.name}[{index}];")
-        results = [f"Vector<{cuda_text.STORAGE[o.value.dtype]}, N> {o.name}_results;" for o in self._program.outputs]
-        storing = [f"store<N>({o.name} + position, {o.name}_results);" for o in self._program.outputs]
-        body = [*loading, *results, "#pragma unroll", "for (int lane = 0; lane < N; ++lane) {"]
-        body += [f"  {self._call('lane', 'results')}", "}", *storing]
-        parameters = kernel_tensors(self._tensors.values(), self._program.outputs)
+                ends.append(f"{tensor.name}[{index_text(way, 'rest', self._extents, tensor.name, 'Index')}]")
+                if way.vectors:
+                    late.append(f"const Vector<{storage}, N> {name}s = load<N>({tensor.name} + {index});")
+                    values.append(f"{name}s.element[lane]")
+                else:
+                    late.append(f"const {storage} {name} = {tensor.name}[{index}];")
+                    values.append(name)
+        outputs = self._program.outputs
+        results = [f"Vector<{cuda_text.STORAGE[o.value.dtype]}, N> {o.name}_results;" for o in outputs]
+        storing = [f"store<N>({o.name} + position, {o.name}_results);" for o in outputs]
+        parameters = kernel_tensors(self._tensors.values(), outputs)
         parameters += ["Index total", *(extent_parameter(e) for e in self._extents.used)]
-        arguments = [t.name for t in self._tensors.values()] + [o.name for o in self._program.outputs]
-        arguments += [e.name for e in self._extents.used]
-        piece = f"{self._program.name}_piece"
-        return [
-            "// N neighbouring elements from `position` on.",
-            "template <int N, typename Index>",
-            f"__device__ __forceinline__ void {piece}({', '.join(['Index position', *self._piece_parameters()])}) {{",
-            *indented(body, 1),
-            "}",
-            "",
-            "// A block covers VECTORS consecutive stripes; neighbouring threads touch neighbouring vectors of a stripe.",
-            "template <int N, int VECTORS, typename Index>",
-            f"__global__ void {self._program.name}_kernel({', '.join(parameters)}) {{",
-            "  const Index start = (static_cast<Index>(blockIdx.x) * VECTORS * blockDim.x + threadIdx.x) * N;",
+        each_vector = [
             "#pragma unroll",
-            "  for (int vector = 0; vector < VECTORS; ++vector) {",
-            "    const Index position = start + static_cast<Index>(vector) * blockDim.x * N;",
-            "    if (position + N <= total) {",
-            f"      {piece}<N, Index>(position, {', '.join(arguments)});",
-            "    } else {",
-            "      // The last elements, fewer than a vector.",
-            "      for (Index rest = position; rest < total; ++rest) {",
-            f"        {piece}<1, Index>(rest, {', '.join(arguments)});",
+            "for (int v = 0; v < VECTORS; ++v) {",
+            "  const Index position = start + static_cast<Index>(v) * THREADS * N;",
+        ]
+        return [
+            "// A block covers VECTORS consecutive stripes; neighbouring threads touch neighbouring vectors of a stripe.",
+            "template <int N, int VECTORS, int THREADS, typename Index>",
+            f"__global__ void __launch_bounds__(THREADS) {self._program.name}_kernel({', '.join(parameters)}) {{",
+            "  const Index start = (static_cast<Index>(blockIdx.x) * VECTORS * THREADS + threadIdx.x) * N;",
+            "  if (start + static_cast<Index>(VECTORS - 1) * THREADS * N + N <= total) {",
+            *(["    // All loads are under way before the first is used."] if arrays else []),
+            *indented(arrays, 2),
+            *(indented([*each_vector, *indented(early, 1), "}"], 2) if early else []),
+            *indented(each_vector, 2),
+            *indented([*late, *results], 3),
+            "#pragma unroll",
+            "      for (int lane = 0; lane < N; ++lane) {",
+            f"        {self._call(values, [f'{o.name}_results.element[lane]' for o in outputs])}",
             "      }",
+            *indented(storing, 3),
+            "    }",
+            "    return;",
+            "  }",
+            "  // The end of the tensors, element by element.",
+            "  for (int v = 0; v < VECTORS; ++v) {",
+            "    const Index position = start + static_cast<Index>(v) * THREADS * N;",
+            "    for (Index rest = position; rest < position + N && rest < total; ++rest) {",
+            f"      {self._call(ends, [f'{o.name}[rest]' for o in outputs])}",
             "    }",
             "  }",
             "}",
         ]
-
-    def _piece_parameters(self) -> list[str]:
-        parameters = kernel_tensors(self._tensors.values(), self._program.outputs)
-        return parameters + [extent_parameter(e) for e in self._extents.used]
 
     def _conditions(self) -> list[str]:
         """Return what must hold for vectors: aligned tensors, and broadcast runs of whole vectors."""
@@ -208,7 +215,7 @@ class _Pointwise:
 
         def launch(width: int, index: str) -> str:
             given = ", ".join([*arguments, f"static_cast<{index}>(total)", *extents])
-            return f"{self._program.name}_kernel<{width}, VECTORS, {index}><<<blocks({width}), THREADS, 0, stream>>>({given});"
+            return f"{self._program.name}_kernel<{width}, VECTORS, THREADS, {index}><<<blocks({width}), THREADS, 0, stream>>>({given});"
 
         def both(width: int) -> list[str]:
             return [
