@@ -41,7 +41,7 @@ def test_an_example_passes_all_gates_that_need_no_gpu(court: Court, name: str) -
     assert all(error.worst_ratio < 0.5 for error in evidence.errors)
 
 
-@pytest.mark.parametrize("header", ["row.cuh", "pack.cuh", "product.cuh"])
+@pytest.mark.parametrize("header", ["row.cuh", "pack.cuh", "product.cuh", "convolution.cuh"])
 def test_copies_of_a_header_are_equal(header: str) -> None:
     copies = {path: path.read_text() for path in EXAMPLES.glob(f"*/kernels/{header}")}
     assert len(copies) > 1
