@@ -9,7 +9,9 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import inspect
+import math
 import random
+import re
 import sys
 import tempfile
 import traceback
@@ -27,7 +29,7 @@ from cuda_agent.errors import ProblemError
 from cuda_agent.records.problem import Case, Precision, ProblemDescription, Tolerance, ValueSpec
 from cuda_agent.worker.shrink import shrink
 
-CPU_ELEMENTS = 1_000_000
+CPU_ELEMENTS = 250_000
 """Most elements of inputs and parameters together that the emulated device is asked to handle in one case."""
 DECLARED_CPU_ELEMENTS = 50_000_000
 """The same for shapes that a problem declares for the CPU itself."""
@@ -81,7 +83,9 @@ class LoadedProblem:
         )
         self.precision = self._read_precision()
         self.tolerance = self._read_tolerance()
-        self.training = bool(getattr(self._module, "TRAINING", False))
+        self.training = getattr(self._module, "TRAINING", False)
+        if not isinstance(self.training, bool):
+            raise ProblemError(f"TRAINING is {self.training!r}; it must be True or False.")
 
     @property
     def case_names(self) -> tuple[str, ...]:
@@ -125,10 +129,10 @@ class LoadedProblem:
 
         A name `batch N` gives the first N rows of the default case.
         """
-        if case.startswith(BATCH_CASE):
+        maker = self._makers.get(case)
+        if maker is None and re.fullmatch(rf"{BATCH_CASE}\d+", case):
             rows = int(case.removeprefix(BATCH_CASE))
             return [_first_rows(value, rows) for value in self.inputs("default", seed)]
-        maker = self._makers.get(case)
         if maker is None:
             raise ProblemError(f"The problem has no case {case!r}; it has {', '.join(self._makers)}.")
         self._seed(seed)
@@ -182,6 +186,10 @@ class LoadedProblem:
             )
         found: dict[str, Callable[[], Any]] = {}
         for label, key in keys:
+            if label == "default":
+                raise ProblemError(
+                    f"{name}() has a case named 'default', which is the name of get_inputs()'s. Give it another name."
+                )
             entry = listed[key]
             # Entries that are lists were drawn when the list was made: call the function again under the seed.
             found[label] = entry if callable(entry) else partial(_entry, maker, key)
@@ -199,11 +207,11 @@ class LoadedProblem:
         value = getattr(self._module, "TOLERANCE", None)
         if value is None:
             return None
-        if isinstance(value, int | float) and value >= 0:
+        if _is_bound(value):
             return Tolerance(rtol=float(value), atol=float(value))
-        if isinstance(value, dict) and set(value) == {"rtol", "atol"}:
+        if isinstance(value, dict) and set(value) == {"rtol", "atol"} and all(map(_is_bound, value.values())):
             return Tolerance(rtol=float(value["rtol"]), atol=float(value["atol"]))
-        raise ProblemError(f"TOLERANCE is {value!r}; it must be a number or a dict with rtol and atol.")
+        raise ProblemError(f"TOLERANCE is {value!r}; it must be a number from 0, or a dict with such rtol and atol.")
 
     def _guarded(self, what: str, action: Callable[[], Any]) -> Any:
         try:
@@ -264,6 +272,10 @@ def describe(source: str, *, gpu: bool = True) -> ProblemDescription:
         parameter_count=sum(value.numel() for value in state.values() if isinstance(value, torch.Tensor)),
         training=problem.training,
     )
+
+
+def _is_bound(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def _entry(maker: Callable[[], Any], key: Any) -> Any:
