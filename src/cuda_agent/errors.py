@@ -43,9 +43,5 @@ class ToolkitError(MachineError):
     """No usable nvcc or host compiler; the text says what to install."""
 
 
-class UnsupportedOnEmulatedDevice(MachineError):
-    """A CUDA feature or PTX instruction the emulated device does not have; judge it on a GPU."""
-
-
 class InternalError(CudaAgentError):
     """Ours: a broken invariant; please report it."""

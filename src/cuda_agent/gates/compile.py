@@ -21,8 +21,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
-import msgspec
-
 from cuda_agent.errors import MachineError, SignatureError
 from cuda_agent.gates import binding
 from cuda_agent.gates.cache import LIBRARY, BuildCache
@@ -159,13 +157,13 @@ class CompileGate:
                 tools.stop()
                 raise
         if tools.expired:
-            return self._timed_out(started)
+            return self._timed_out()
         if any(code for code, _ in ran):
             return self._failed([text for _, text in ran])
         objects = [f"{_flat(name)}.o" for name in sources]
-        code, text = tools.run(self._link_command(candidate, target, objects, emulator))
+        code, text = tools.run(self._link_command(candidate, objects, emulator))
         if tools.expired:
-            return self._timed_out(started)
+            return self._timed_out()
         if code:
             return self._failed([text])
         missing = self._undefined(work / LIBRARY, target, emulator)
@@ -211,9 +209,7 @@ class CompileGate:
             command += ["-DCUDA_AGENT_EMULATED", "-I", str(self._emulator_headers)]
         return [*command, "-c", "binding.cpp", "-o", "binding.o"]
 
-    def _link_command(
-        self, candidate: Candidate, target: Target, objects: list[str], emulator: Path | None
-    ) -> list[str]:
+    def _link_command(self, candidate: Candidate, objects: list[str], emulator: Path | None) -> list[str]:
         command = [self._toolkit.host_compiler, "-shared", "-o", LIBRARY, *objects, "binding.o"]
         if emulator is not None:
             return [*command, str(emulator), f"-Wl,-rpath,{emulator.parent}"]
@@ -254,7 +250,7 @@ class CompileGate:
             names = {n for n in names if not n.startswith(("cublas", "cudnn", "curand", "cufft", "cusparse"))}
         return sorted(names)[:10]
 
-    def _timed_out(self, started: float) -> TimedOut:
+    def _timed_out(self) -> TimedOut:
         return TimedOut(
             gate="compile",
             check="build time",
@@ -415,8 +411,3 @@ def _demangled(names: list[str]) -> dict[str, str]:
         return {name: name for name in names}
     ran = subprocess.run([tool], input="\n".join(names), capture_output=True, text=True, check=False)
     return dict(zip(names, ran.stdout.splitlines() or names))
-
-
-def without_library(build: Build) -> Build:
-    """Return the build as evidence stores it, without a path of this machine."""
-    return msgspec.structs.replace(build, library="")

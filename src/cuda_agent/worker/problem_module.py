@@ -254,7 +254,7 @@ def describe(source: str, *, gpu: bool = True) -> ProblemDescription:
         origin: Literal["declared", "derived"] = "derived" if problem.derived_shapes else "declared"
         cases.append(Case(name=name, origin=origin, inputs=_specs(inputs), outputs=_specs(outputs)))
     if len(cases) == 1:
-        cases += _batch_case(problem, model, cases[0])
+        cases += _batch_case(problem, model)
     gpu_cases: tuple[Case, ...] = ()
     if gpu:
         declared = LoadedProblem(source, shapes="gpu", device="meta")
@@ -370,7 +370,7 @@ def _check_deterministic(problem: LoadedProblem, model: torch.nn.Module, first: 
         )
 
 
-def _batch_case(problem: LoadedProblem, model: torch.nn.Module, default: Case) -> list[Case]:
+def _batch_case(problem: LoadedProblem, model: torch.nn.Module) -> list[Case]:
     """Return the default case with fewer rows, where the reference treats rows independently; else nothing."""
     inputs = problem.inputs("default", 1)
     tensors = _tensors(inputs)
