@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from .bench import BITS, Case
@@ -245,6 +246,40 @@ def _lop3(a: int, b: int, c: int, table: int) -> int:
     return sum(((table >> ((a >> k & 1) << 2 | (b >> k & 1) << 1 | c >> k & 1)) & 1) << k for k in range(32))
 
 
+def _bmsk(a: int, b: int, mode: str) -> int:
+    if mode == "wrap":
+        a, b = a & 31, b & 31
+    return sum(1 << k for k in range(32) if a <= k < a + b)
+
+
+def _szext(a: int, b: int, mode: str, kind: str) -> int:
+    b = b & 31 if mode == "wrap" else min(b, 32)
+    low = a & ((1 << b) - 1)
+    return low - (1 << b) if kind == "s32" and b and low >> (b - 1) else low
+
+
+def _fns(mask: int, base: int, n: int) -> int:
+    if n == 0:
+        return base if mask >> base & 1 else 0xFFFFFFFF
+    order = range(base, 32) if n > 0 else range(base, -1, -1)
+    found = [k for k in order if mask >> k & 1]
+    return found[abs(n) - 1] if len(found) >= abs(n) else 0xFFFFFFFF
+
+
+def masks() -> list[Case]:
+    """bmsk, szext and fns."""
+    found = []
+    for mode in ("clamp", "wrap"):
+        few = {0: AMOUNTS, 1: AMOUNTS}
+        found.append(Case(f"bmsk.{mode}.b32 %d, %a, %b;", ("u32", "u32"), "u32", partial(_bmsk, mode=mode), values=few))
+        for kind in ("s32", "u32"):
+            extend = partial(_szext, mode=mode, kind=kind)
+            found.append(Case(f"szext.{mode}.{kind} %d, %a, %b;", (kind, "u32"), kind, extend, values={1: AMOUNTS}))
+    near = {1: tuple(range(32)), 2: tuple(k & 0xFFFFFFFF for k in range(-9, 10))}
+    found.append(Case("fns.b32 %d, %a, %b, %c;", ("b32", "u32", "s32"), "u32", _fns, values=near))
+    return found
+
+
 def bits() -> list[Case]:
     """Logic, shifts, counts and bit fields."""
     found = []
@@ -402,4 +437,4 @@ def moves() -> list[Case]:
 
 def cases() -> list[Case]:
     """Every integer case."""
-    return [*arithmetic(), *packed(), *carries(), *bits(), *comparisons(), *moves()]
+    return [*arithmetic(), *packed(), *carries(), *bits(), *masks(), *comparisons(), *moves()]

@@ -466,6 +466,49 @@ def copies() -> list[Case]:
     return found
 
 
+def bulk() -> list[Case]:
+    """cp.async.bulk and the bytes that an mbarrier counts."""
+    first = "mov.u32 %t, buffer; setp.eq.u32 %p, %row, 0;"
+    fill = "mov.u64 %w, scratch; mad.wide.u32 %at, %row, 4, %w; st.global.u32 [%at], %a; fence.proxy.async; bar.sync 0;"
+    there = "mbarrier::complete_tx::bytes"
+    wait = "again: mbarrier.try_wait.parity.shared.b64 %q, [%t+8192], 0; @!%q bra again;"
+    mine = "mad.lo.u32 %y, %row, 4, %t;"
+    around: dict[str, Any] = {"declare": SHARED, "module": SCRATCH}
+    return [
+        Case(
+            f"{first} @%p mbarrier.init.shared.b64 [%t+8192], 1; {fill} @!%p bra wait;"
+            "mbarrier.arrive.expect_tx.shared.b64 %z, [%t+8192], 2048;"
+            f"cp.async.bulk.shared::cluster.global.{there} [%t], [%w], 1024, [%t+8192];"
+            f"cp.async.bulk.shared::cluster.global.{there} [%t+1024], [%w+1024], 1024, [%t+8192];"
+            f"wait: {wait}{mine} ld.shared.u32 %d, [%y];",
+            ("u32",),
+            "u32",
+            lambda a: a,
+            **around,
+        ),
+        Case(
+            f"{first} @%p mbarrier.init.shared.b64 [%t+8192], 512; bar.sync 0; {mine}"
+            "mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%t+8192], 8; mbarrier.arrive.shared.b64 %z, [%t+8192];"
+            "mbarrier.test_wait.parity.shared.b64 %q, [%t+8192], 0; selp.u32 %d, 1, 0, %q; bar.sync 0;"
+            "mbarrier.complete_tx.relaxed.cta.shared::cta.b64 [%t+8192], 8;"
+            f"{wait} add.u32 %d, %d, %a;",
+            ("u32",),
+            "u32",
+            lambda a: a,
+            **around,
+        ),
+        Case(
+            f"{first}{mine} st.shared.u32 [%y], %a; fence.proxy.async; bar.sync 0; mov.u64 %w, scratch; @!%p bra over;"
+            "cp.async.bulk.global.shared::cta.bulk_group [%w], [%t], 2048; cp.async.bulk.commit_group;"
+            "cp.async.bulk.wait_group 0; over: bar.sync 0; mad.wide.u32 %w, %row, 4, %w; ld.global.u32 %d, [%w];",
+            ("u32",),
+            "u32",
+            lambda a: a,
+            **around,
+        ),
+    ]
+
+
 def _folded(value: int) -> int:
     return (value ^ value >> 64) & ((1 << 64) - 1)
 
@@ -491,4 +534,4 @@ def addresses() -> list[Case]:
 
 def cases() -> list[Case]:
     """Every memory case."""
-    return [*accesses(), *orders(), *atomics(), *copies(), *addresses()]
+    return [*accesses(), *orders(), *atomics(), *copies(), *bulk(), *addresses()]

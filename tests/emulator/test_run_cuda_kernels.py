@@ -298,9 +298,8 @@ UNARY: list[tuple[str, Callable[[torch.Tensor], torch.Tensor], float]] = [
     ("normcdf", _normcdf, 6),
     ("acos", lambda x: torch.acos(x / 100), 3),
     ("asin", lambda x: torch.asin(x / 100), 4),
-    ("acosh", lambda x: torch.acosh(x.abs() + 1), 6),
+    ("acosh", lambda x: torch.acosh(torch.where(x.abs() < 1, 1.5, x.abs())), 6),
     ("atanh", lambda x: torch.atanh(x / 100), 5),
-    ("j0", lambda x: torch.special.bessel_j0(x), 12),
 ]
 BINARY: list[tuple[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor], float]] = [
     ("pow", lambda x, z: x.abs().pow(z), 8),

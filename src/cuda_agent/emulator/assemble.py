@@ -25,6 +25,7 @@ from cuda_agent.emulator.ptx import (
     Statement,
     Symbol,
     Variable,
+    shown_path,
 )
 
 SHARED_TAG, LOCAL_TAG, FUNCTION_TAG = 1 << 62, 1 << 61, 1 << 60
@@ -250,6 +251,8 @@ class Assembler:
             size = max(variable.size, 4)
             self._slots[variable.name] = (self._allocate_bytes(size * LANES), size)
         unsupported = ""
+        if f.cluster_blocks > 1:
+            unsupported = "a kernel with thread block clusters: not supported on the emulated device"
         starts = []
         for statement in f.statements:
             starts.append(len(self._code))
@@ -260,7 +263,7 @@ class Assembler:
                     self._guard = self._slot(statement.guard)
                 self._lower(statement)
             except Unsupported as error:
-                where = f"{statement.place.file}:{statement.place.line}" if statement.place.line else "an unknown line"
+                where = f"{shown_path(statement.place.file)}:{statement.place.line}" if statement.place.line else "an unknown line"
                 unsupported = unsupported or f"{error} (at {where}): not supported on the emulated device"
                 self._guard = None
                 self._emit("unsupported")
@@ -610,6 +613,14 @@ class Assembler:
         destination, _ = self._target(operands[0], 32)
         name = "bfind.shiftamt." if "shiftamt" in modifiers else "bfind."
         self._emit(name + kind, destination, self._value(operands[1], TYPE_BITS[kind]))
+
+    def _masks(self, op: str, modifiers: list[str], operands: list[Operand]) -> None:
+        kind = self._type(modifiers)
+        mode = next((m for m in modifiers if m in ("clamp", "wrap")), "")
+        self._only(modifiers, "clamp", "wrap")
+        destination, _ = self._target(operands[0], 32)
+        name = f"{op}.{mode}.{kind}" if mode else f"{op}.{kind}"
+        self._emit(name, destination, *(self._value(o, 32) for o in operands[1:]))
 
     def _bfe(self, modifiers: list[str], operands: list[Operand]) -> None:
         kind = self._type(modifiers)
@@ -1051,8 +1062,11 @@ class Assembler:
         self._atom(modifiers, operands, returns=False)
 
     def _cp(self, modifiers: list[str], operands: list[Operand]) -> None:
-        if modifiers[0] != "async" or "bulk" in modifiers:
+        if modifiers[0] != "async":
             raise Unsupported(self._statement.opcode)
+        if "bulk" in modifiers:
+            self._bulk(modifiers, operands)
+            return
         if "mbarrier" in modifiers:
             # The thread's copies are finished here, and the barrier is told so: with noinc that is one of the
             # arrivals it expects, without it one more, which changes nothing.
@@ -1087,6 +1101,35 @@ class Assembler:
             from_displacement,
             immediates=(size.value, displacement),
         )
+
+    def _bulk(self, modifiers: list[str], operands: list[Operand]) -> None:
+        """Copies of whole pieces by the copy engine; tensors, reductions and several blocks are not supported."""
+        hint = ["L2::cache_hint"]
+        if any(m in modifiers for m in ("commit_group", "wait_group")) or modifiers[2] == "prefetch":
+            self._emit("nop")
+            return
+        incoming = ["mbarrier::complete_tx::bytes", *hint]
+        if modifiers[2:4] in (["shared::cluster", "global"], ["shared::cta", "global"]):
+            self._only(modifiers[4:], *incoming)
+            there, out, barrier = 1, 0, self._whole_address(operands[3], 32)
+        elif modifiers[2:4] == ["global", "shared::cta"]:
+            self._only(modifiers[4:], "bulk_group", *hint)
+            there, out, barrier = 0, 1, -1
+        else:
+            raise Unsupported(self._statement.opcode)
+        shared, place = self._whole_address(operands[1 - there], 32), self._whole_address(operands[there], 64)
+        self._emit("cp.async.bulk", shared, place, self._value(operands[2], 32), barrier, out)
+
+    def _whole_address(self, operand: Operand, bits: int) -> Number:
+        """Return a slot with base and displacement added, as a shared (32) or global (64) address."""
+        if not isinstance(operand, Address) or operand.base is None:
+            raise Unsupported(self._statement.opcode)
+        base = self._value(operand.base, bits)
+        if not operand.offset:
+            return base
+        slot = self._temporary(bits)
+        self._emit(f"add.b{bits}", slot, base, self._constant(operand.offset, bits))
+        return slot
 
     # Control
 
@@ -1239,8 +1282,10 @@ class Assembler:
 
     def _mbarrier(self, modifiers: list[str], operands: list[Operand]) -> None:
         action = modifiers[0]
-        if "shared::cluster" in modifiers or "expect_tx" in modifiers or action in ("expect_tx", "complete_tx"):
+        if "shared::cluster" in modifiers:
             raise Unsupported(self._statement.opcode)
+        if action in ("expect_tx", "complete_tx"):
+            operands = [Symbol("_"), *operands]
         index = 0 if action in ("init", "inval") else 1
         if action.startswith("arrive") and isinstance(operands[0], Address):
             operands = [Symbol("_"), *operands]
@@ -1254,9 +1299,13 @@ class Assembler:
             self._emit("mbarrier.init", where[0], self._value(operands[1], 32), immediates=immediates)
         elif action in ("arrive", "arrive_drop"):
             state: Number = -1 if isinstance(operands[0], Symbol) else self._slot(operands[0])
-            count: Number = self._value(operands[2], 32) if len(operands) > 2 else -1
+            number: Number = self._value(operands[2], 32) if len(operands) > 2 else -1
+            count, coming = (-1, number) if "expect_tx" in modifiers else (number, -1)
             drop = int(action == "arrive_drop")
-            self._emit("mbarrier.arrive", state, where[0], count, drop, immediates=immediates)
+            self._emit("mbarrier.arrive", state, where[0], count, drop, coming, immediates=immediates)
+        elif action in ("expect_tx", "complete_tx"):
+            bytes_ = self._value(operands[2], 32)
+            self._emit("mbarrier.bytes", -1, where[0], bytes_, int(action == "expect_tx"), immediates=immediates)
         elif action in ("test_wait", "try_wait"):
             parity = int("parity" in modifiers)
             asked = self._value(operands[2], 32 if parity else 64)
@@ -1286,7 +1335,7 @@ class Assembler:
         layouts = [m for m in modifiers if m in ("row", "col")]
         if len(kinds) != 4 or kinds[1] not in known.get(shape, ()) or layouts != ["row", "col"]:
             raise Unsupported(self._statement.opcode)
-        if (kinds[1] in ("s8", "u8")) != (kinds[2] in ("s8", "u8")) or "satfinite" in modifiers and kinds[0] != "s32":
+        if (kinds[1] in ("s8", "u8")) != (kinds[2] in ("s8", "u8")) or ("satfinite" in modifiers and kinds[0] != "s32"):
             raise Unsupported(self._statement.opcode)
         registers = [self._registers_of(o) for o in operands[:4]]
         self._lists.append([slot for group in registers for slot in group])
@@ -1438,6 +1487,7 @@ HANDLERS: dict[str, Handler] = {
     "prmt": Assembler._prmt,
     **{op: _named(Assembler._count_bits, op) for op in ("clz", "popc", "brev")},
     "bfind": Assembler._bfind,
+    **{op: _named(Assembler._masks, op) for op in ("bmsk", "szext", "fns")},
     "bfe": Assembler._bfe,
     "bfi": Assembler._bfi,
     "dp4a": _named(Assembler._dp, "dp4a"),

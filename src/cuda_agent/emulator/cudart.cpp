@@ -77,6 +77,7 @@ struct Configuration {
 
 std::map<const void *, Kernel> kernels;
 std::map<const void *, Variable> variables;
+std::map<void **, Variable> managed;
 std::map<void *, size_t> allocations;
 std::vector<Configuration> configurations;
 std::vector<const void *> call_tensors;
@@ -312,11 +313,22 @@ void __cudaUnregisterFatBinary(void **handle) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     auto *f = reinterpret_cast<Fatbin *>(handle);
     std::erase_if(kernels, [f](const auto &x) { return x.second.fatbin == f; });
+    std::erase_if(managed, [f](const auto &x) { return x.second.fatbin == f; });
     std::erase_if(variables, [f](const auto &x) { return x.second.fatbin == f; });
     if (f->module) ca_module_free(f->module);
     delete f;
 }
-char __cudaInitModule(void **) { return 1; }
+// Called before host code touches a managed variable: point it at the device's.
+char __cudaInitModule(void **handle) {
+    std::lock_guard<std::recursive_mutex> hold(lock);
+    for (auto &[host, variable] : managed) {
+        if (variable.fatbin != reinterpret_cast<Fatbin *>(handle)) continue;
+        uint64_t bytes = 0;
+        ca_module *m = module_of(*variable.fatbin);
+        if (m) *host = reinterpret_cast<void *>(ca_module_find_variable(m, variable.name.c_str(), &bytes));
+    }
+    return 1;
+}
 void __cudaRegisterFunction(void **handle, const char *host, char *, const char *name, int, void *, void *, void *, void *, int *) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     kernels[host] = Kernel{reinterpret_cast<Fatbin *>(handle), name};
@@ -328,6 +340,7 @@ void __cudaRegisterVar(void **handle, char *host, char *, const char *name, int,
 void __cudaRegisterManagedVar(void **handle, void **host, char *, const char *name, int, size_t, int, int) {
     std::lock_guard<std::recursive_mutex> hold(lock);
     variables[host] = Variable{reinterpret_cast<Fatbin *>(handle), name};
+    managed[host] = Variable{reinterpret_cast<Fatbin *>(handle), name};
 }
 unsigned __cudaPushCallConfiguration(Dim3 grid, Dim3 block, size_t shared, void *stream) {
     std::lock_guard<std::recursive_mutex> hold(lock);

@@ -232,6 +232,9 @@ void merge(Warp &w) {
         if (fs[a].mask == 0 || fs[a].state == State::AtBarrier) continue;
         for (size_t b = a + 1; b < fs.size(); ++b)
             if (fs[b].mask && fs[b].state != State::AtBarrier && fs[a].frame == fs[b].frame && fs[a].pc == fs[b].pc) {
+                // Two that wait for different lanes are no help to each other, and would wait again for ever.
+                bool both_wait = fs[a].state == State::AtWarpSync && fs[b].state == State::AtWarpSync;
+                if (both_wait && ((fs[a].waits_for ^ fs[b].waits_for) & w.live)) continue;
                 fs[a].mask |= fs[b].mask;
                 fs[a].state = State::Ready;
                 fs[b].mask = 0;

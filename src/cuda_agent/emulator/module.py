@@ -7,7 +7,6 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from cuda_agent.emulator import ptx
@@ -350,16 +349,8 @@ class _Loader:
 
     def _file(self, path: str) -> int:
         if path not in self._files:
-            self._files[path] = self._core.ca_module_file(self._handle, shown_path(path).encode())
+            self._files[path] = self._core.ca_module_file(self._handle, ptx.shown_path(path).encode())
         return self._files[path]
-
-
-def shown_path(path: str) -> str:
-    """Return a source path as a candidate's author knows it: from `kernels/` on, or the file's name."""
-    parts = Path(path).parts
-    if "kernels" in parts:
-        return "/".join(parts[parts.index("kernels") :])
-    return parts[-1] if parts else path
 
 
 def _pairs(slots: Sequence[tuple[Slot, int]], place: Callable[[Number], int]) -> ctypes.Array[ctypes.c_int32]:

@@ -131,6 +131,31 @@ template <class T> void bfi(Context &c, const Instruction &i) {
     }
     blend(c.at<T>(i.o[0]), r, c.mask);
 }
+// Shift amounts of a whole word and more empty it; in wrap mode only their low five bits count.
+uint32_t ones_from(uint32_t n) { return n >= 32 ? 0 : kFull << n; }
+template <bool Clamp> struct Bmsk {
+    static uint32_t f(uint32_t a, uint32_t b) {
+        uint32_t start = Clamp ? a : a & 31, length = Clamp ? b : b & 31;
+        return ones_from(start) & ~(start >= 32 || length >= 32 ? 0 : ones_from(start + length));
+    }
+};
+template <class T, bool Clamp> struct Szext {
+    static T f(T a, uint32_t b) {
+        uint32_t length = Clamp ? b : b & 31, high = ones_from(length), v = static_cast<uint32_t>(a);
+        bool sign = std::is_signed_v<T> && length && length < 32 && ((v >> (length - 1)) & 1);
+        return static_cast<T>(sign ? v | high : v & ~high);
+    }
+};
+// The position of the n-th set bit at or above `base`, or below where n is negative.
+struct Fns {
+    static uint32_t f(uint32_t mask, uint32_t base, int32_t n) {
+        if (n == 0) return base < 32 && (mask >> base) & 1 ? base : kFull;
+        int left = n < 0 ? -n : n;
+        for (int at = static_cast<int>(base); at >= 0 && at < 32; at += n < 0 ? -1 : 1)
+            if ((mask >> at) & 1 && --left == 0) return static_cast<uint32_t>(at);
+        return kFull;
+    }
+};
 // imm0: 0 default, 1 f4e, 2 b4e, 3 rc8, 4 ecl, 5 ecr, 6 rc16.
 void prmt(Context &c, const Instruction &i) {
     const uint32_t *a = c.at<uint32_t>(i.o[1]), *b = c.at<uint32_t>(i.o[2]), *s = c.at<uint32_t>(i.o[3]);
@@ -446,6 +471,13 @@ void add_integer_operations() {
     add_operation("shf.r.clamp.b32", ternary<uint32_t, uint32_t, uint32_t, uint32_t, ShfR>);
     add_operation("shf.l.wrap.b32", ternary<uint32_t, uint32_t, uint32_t, uint32_t, ShfLWrap>);
     add_operation("shf.r.wrap.b32", ternary<uint32_t, uint32_t, uint32_t, uint32_t, ShfRWrap>);
+    add_operation("bmsk.clamp.b32", binary<uint32_t, uint32_t, uint32_t, Bmsk<true>>);
+    add_operation("bmsk.wrap.b32", binary<uint32_t, uint32_t, uint32_t, Bmsk<false>>);
+    add_operation("szext.clamp.s32", binary<int32_t, int32_t, uint32_t, Szext<int32_t, true>>);
+    add_operation("szext.wrap.s32", binary<int32_t, int32_t, uint32_t, Szext<int32_t, false>>);
+    add_operation("szext.clamp.u32", binary<uint32_t, uint32_t, uint32_t, Szext<uint32_t, true>>);
+    add_operation("szext.wrap.u32", binary<uint32_t, uint32_t, uint32_t, Szext<uint32_t, false>>);
+    add_operation("fns.b32", ternary<uint32_t, uint32_t, uint32_t, int32_t, Fns>);
     add_operation("clz.b32", unary<uint32_t, uint32_t, Clz<uint32_t>>);
     add_operation("clz.b64", unary<uint32_t, uint64_t, Clz<uint64_t>>);
     add_operation("popc.b32", unary<uint32_t, uint32_t, Popc<uint32_t>>);

@@ -221,38 +221,71 @@ void is_space(Context &c, const Instruction &i) {
     c.predicate(i.o[0]) = (c.predicate(i.o[0]) & ~c.mask) | (pack(r) & c.mask);
 }
 
-// mbarrier in shared memory: 64 bits as pending (20), expected (20), phase (1 at bit 40).
+// mbarrier in shared memory: 64 bits as pending (20), expected (20), phase (1), bytes under way (23, signed).
 uint64_t *mbarrier_at(Context &c, const Instruction &i, int operand, int lane) {
     uint64_t a = static_cast<uint64_t>(i.imm[0]);
     if (i.o[operand] >= 0) a += i.imm[1] == 32 ? c.at<uint32_t>(i.o[operand])[lane] : c.at<uint64_t>(i.o[operand])[lane] & ~kTagMask;
     return reinterpret_cast<uint64_t *>(shared_at(c, a, 8, true, lane));
 }
 constexpr uint64_t kCount = (1 << 20) - 1;
+// Take arrivals and bytes off what the phase waits for; with the last of both the next phase begins.
+void settle(uint64_t *b, uint64_t arrivals, uint64_t expected, int64_t more_bytes, int lane) {
+    uint64_t state = *b, pending = state & kCount, phase = (state >> 40) & 1;
+    int64_t bytes = (static_cast<int64_t>(state) >> 41) + more_bytes;
+    if (arrivals > pending) throw Fault{CA_ILLEGAL, "more arrivals at an mbarrier than it expects", lane};
+    pending -= arrivals;
+    if (pending == 0 && bytes == 0) pending = expected, phase ^= 1;
+    *b = pending | (expected << 20) | (phase << 40) | (static_cast<uint64_t>(bytes) << 41);
+}
 void mbarrier_init(Context &c, const Instruction &i) {
     const uint32_t *n = c.at<uint32_t>(i.o[1]);
     for (int k = 0; k < kLanes; ++k)
         if ((c.mask >> k) & 1) *mbarrier_at(c, i, 0, k) = n[k] | (static_cast<uint64_t>(n[k]) << 20);
 }
-void mbarrier_arrive(Context &c, const Instruction &i) {  // o0 state or -1, o1 address, o2 count or -1; o3: 1 drops
+// o0 state or -1, o1 address, o2 count or -1; o3: 1 drops; o4 bytes to expect or -1.
+void mbarrier_arrive(Context &c, const Instruction &i) {
     for (int k = 0; k < kLanes; ++k) {
         if (!((c.mask >> k) & 1)) continue;
-        uint64_t *b = mbarrier_at(c, i, 1, k), state = *b;
-        uint64_t pending = state & kCount, expected = (state >> 20) & kCount, phase = state >> 40;
+        uint64_t *b = mbarrier_at(c, i, 1, k), state = *b, expected = (state >> 20) & kCount;
         uint64_t n = i.o[2] >= 0 ? c.at<uint32_t>(i.o[2])[k] : 1;
         if (i.o[0] >= 0) c.at<uint64_t>(i.o[0])[k] = state;
-        if (i.o[3] == 1) expected -= n;
-        if (n > pending) throw Fault{CA_ILLEGAL, "more arrivals at an mbarrier than it expects", k};
-        pending -= n;
-        if (pending == 0) pending = expected, phase ^= 1;
-        *b = pending | (expected << 20) | (phase << 40);
+        settle(b, n, i.o[3] == 1 ? expected - n : expected, i.o[4] >= 0 ? c.at<uint32_t>(i.o[4])[k] : 0, k);
+    }
+}
+// o1 address, o2 bytes; o3: 1 expects them, else they have come.
+void mbarrier_bytes(Context &c, const Instruction &i) {
+    for (int k = 0; k < kLanes; ++k) {
+        if (!((c.mask >> k) & 1)) continue;
+        uint64_t *b = mbarrier_at(c, i, 1, k);
+        int64_t n = c.at<uint32_t>(i.o[2])[k];
+        if (i.o[3] == 1) *b += static_cast<uint64_t>(n) << 41;
+        else settle(b, 0, (*b >> 20) & kCount, -n, k);
+    }
+}
+// Bulk copies are done at once. o0 shared address (32 bits), o1 global address, o2 bytes, o3 shared address of the
+// mbarrier that is told, or -1; o4: 1 from shared to global.
+void copy_bulk(Context &c, const Instruction &i) {
+    for (int k = 0; k < kLanes; ++k) {
+        if (!((c.mask >> k) & 1)) continue;
+        uint32_t at = c.at<uint32_t>(i.o[0])[k], bytes = c.at<uint32_t>(i.o[2])[k];
+        uint64_t there = c.at<uint64_t>(i.o[1])[k];
+        bool out = i.o[4] == 1;
+        if (bytes % 16) throw Fault{CA_MISALIGNED, "a bulk copy of " + std::to_string(bytes) + " bytes, which is no multiple of 16", k};
+        for (uint32_t b = 0; b < bytes; b += 16) {
+            char *shared = shared_at(c, uint64_t{at} + b, 16, !out, k), *global = generic_at(c, there + b, 16, out, k);
+            std::memcpy(out ? global : shared, out ? shared : global, 16);
+        }
+        if (i.o[3] < 0) continue;
+        auto *barrier = reinterpret_cast<uint64_t *>(shared_at(c, c.at<uint32_t>(i.o[3])[k], 8, true, k));
+        settle(barrier, 0, (*barrier >> 20) & kCount, -static_cast<int64_t>(bytes), k);
     }
 }
 void mbarrier_test(Context &c, const Instruction &i) {  // o0 predicate, o1 address, o2 state or parity; o3: 1 parity
     uint32_t p = 0;
     for (int k = 0; k < kLanes; ++k) {
         if (!((c.mask >> k) & 1)) continue;
-        uint64_t phase = *mbarrier_at(c, i, 1, k) >> 40;
-        uint64_t asked = i.o[3] == 1 ? c.at<uint32_t>(i.o[2])[k] & 1 : c.at<uint64_t>(i.o[2])[k] >> 40;
+        uint64_t phase = (*mbarrier_at(c, i, 1, k) >> 40) & 1;
+        uint64_t asked = i.o[3] == 1 ? c.at<uint32_t>(i.o[2])[k] & 1 : (c.at<uint64_t>(i.o[2])[k] >> 40) & 1;
         p |= static_cast<uint32_t>(phase != asked) << k;
     }
     c.predicate(i.o[0]) = (c.predicate(i.o[0]) & ~c.mask) | p;
@@ -289,6 +322,8 @@ void add_warp_operations() {
     add_operation("mbarrier.init", mbarrier_init);
     add_operation("mbarrier.arrive", mbarrier_arrive);
     add_operation("mbarrier.test", mbarrier_test);
+    add_operation("mbarrier.bytes", mbarrier_bytes);
+    add_operation("cp.async.bulk", copy_bulk);
 }
 
 }  // namespace ca

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass, field
+from pathlib import Path
 
 TYPE_BITS = {
     **{f"{letter}{bits}": bits for letter in "bus" for bits in (8, 16, 32, 64)},
@@ -163,6 +164,8 @@ class Function:
     has_body: bool = False
     most_threads: int = 0
     """Threads a block may have (.maxntid, .reqntid), 0 where that is left open."""
+    cluster_blocks: int = 1
+    """Blocks of a cluster (.reqnctapercluster)."""
 
 
 @dataclass
@@ -176,6 +179,14 @@ class Module:
 def parse(text: str) -> Module:
     """Return the module in `text`; raises `PtxSyntaxError`."""
     return _Parser(text).module()
+
+
+def shown_path(path: str) -> str:
+    """Return a source path as a candidate's author knows it: from `kernels/` on, or the file's name."""
+    parts = Path(path).parts
+    if "kernels" in parts:
+        return "/".join(parts[parts.index("kernels") :])
+    return parts[-1] if parts else path
 
 
 def _is_toolkit_file(path: str) -> bool:
@@ -232,6 +243,10 @@ class _Parser:
                 newline = end if newline < 0 else newline
                 add(("line", value + " " + text[position:newline].split("//")[0]))
                 position = newline
+                continue
+            if kind == "word" and value[0] == "." and "." in value[1:]:  # `.reg.b32`, as inline assembly has it
+                for word in value[1:].split("."):
+                    add((kind, f".{word}"))
                 continue
             add((kind, value))
 
@@ -410,8 +425,11 @@ class _Parser:
         while self._peek() not in ("{", ";"):
             if self._kind() == "line":
                 self._line_directive(self._next())
-            elif self._next() in (".maxntid", ".reqntid"):
+            elif self._peek() in (".maxntid", ".reqntid"):
+                self._next()
                 function.most_threads = self._product()
+            elif self._next() == ".reqnctapercluster":
+                function.cluster_blocks = self._product()
             # else .minnctapersm, .noreturn and the like, and their numbers
         if self._next() == "{":
             function.has_body = True

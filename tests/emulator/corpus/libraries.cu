@@ -19,7 +19,8 @@ __global__ void grouped(const int *x, int *tiles, int *blocks, int *odd) {
     __shared__ int total;
     if (block.thread_rank() == 0) total = 0;
     block.sync();
-    if (tile.thread_rank() == 0) atomicAdd(&total, tile.shfl(sum, 0));
+    int first = tile.shfl(sum, 0);
+    if (tile.thread_rank() == 0) atomicAdd(&total, first);
     block.sync();
     if (block.thread_rank() == 0) *blocks = total;
     if (v % 2) {
