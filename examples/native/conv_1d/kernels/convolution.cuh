@@ -41,10 +41,11 @@ struct Tile {
   static constexpr int STAGE_FLOATS = M * PITCH_K + TILE_K * PITCH_N;
 };
 
-// Where a tap is read: the distance from the window's corner in memory and along each dimension.
+// Where a tap is read: the distance from the window's corner in memory, and the number of its place in the window.
 struct Tap {
-  int offset, depth, row, column;
+  int offset, place;
 };
+constexpr int MOST_PLACES = 31;  // one bit each; the last bit is never set, for taps that do not exist
 
 template <int WIDTH>
 __device__ __forceinline__ void copy_later(float* to, const float* from, bool inside) {
@@ -81,6 +82,7 @@ __global__ void __launch_bounds__(CONVOLUTION_THREADS, TILE_ROWS == 32 ? 2 : 1)
     convolution_kernel(const float* __restrict__ x, const float* __restrict__ weight, float* __restrict__ y, Convolution shape,
                        Finish finish) {
   using T = Tile<TILE_ROWS>;
+  constexpr int ROWS = T::WARP_M / MMA_M, COLUMNS = WARP_N / MMA_N;  // of a warp's tile, in tiles of an instruction
   extern __shared__ __align__(16) float memory[];
   auto* taps = reinterpret_cast<Tap*>(memory + T::STAGES * T::STAGE_FLOATS);
   const int tap_count = shape.taps(), positions = shape.positions();
@@ -91,20 +93,31 @@ __global__ void __launch_bounds__(CONVOLUTION_THREADS, TILE_ROWS == 32 ? 2 : 1)
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int warp_row = warp / T::WARPS_N * T::WARP_M, warp_column = warp % T::WARPS_N * WARP_N;
 
+  const int window = shape.kernel_depth * shape.kernel_height * shape.kernel_width;
+  const auto place_of = [&](int place) {
+    return int3{place % shape.kernel_width, place / shape.kernel_width % shape.kernel_height,
+                place / (shape.kernel_width * shape.kernel_height)};
+  };
   for (int k = threadIdx.x; k < tiles * TILE_K; k += CONVOLUTION_THREADS) {
-    const int column = k % shape.kernel_width, row = k / shape.kernel_width % shape.kernel_height;
-    const int depth = k / (shape.kernel_width * shape.kernel_height) % shape.kernel_depth;
-    const int channel = k / (shape.kernel_width * shape.kernel_height * shape.kernel_depth);
-    taps[k] = {((channel * shape.depth + depth) * shape.height + row) * shape.width + column, depth, row, column};
-    if (k >= tap_count) taps[k] = {0, shape.depth + shape.pad_depth, 0, 0};  // outside, whatever the position
+    const int3 at = place_of(k % window);
+    const int offset = ((k / window * shape.depth + at.z) * shape.height + at.y) * shape.width + at.x;
+    taps[k] = k < tap_count ? Tap{offset, k % window} : Tap{0, MOST_PLACES};
   }
 
-  // A thread fetches taps of one position. The corner of its window may lie outside the input.
+  // A thread fetches taps of one position. Of its window, the corner and more may lie outside the input.
   const int my_position = first_column + threadIdx.x % T::N;
   const int my_depth = my_position / (shape.out_width * shape.out_height) - shape.pad_depth;
   const int my_row = my_position / shape.out_width % shape.out_height - shape.pad_height;
   const int my_column = my_position % shape.out_width - shape.pad_width;
   const int corner = (my_depth * shape.height + my_row) * shape.width + my_column;
+  unsigned int places_inside = 0;
+  for (int place = 0; place < window; ++place) {
+    const int3 at = place_of(place);
+    const int depth = my_depth + at.z, row = my_row + at.y, column = my_column + at.x;
+    const bool inside = my_position < positions && depth >= 0 && depth < shape.depth && row >= 0 && row < shape.height &&
+                        column >= 0 && column < shape.width;
+    places_inside |= static_cast<unsigned int>(inside) << place;
+  }
 
   const auto fetch = [&](int tile) {
     if (tile < tiles) {
@@ -120,10 +133,7 @@ __global__ void __launch_bounds__(CONVOLUTION_THREADS, TILE_ROWS == 32 ? 2 : 1)
 #pragma unroll 8
       for (int i = threadIdx.x / T::N; i < TILE_K; i += CONVOLUTION_THREADS / T::N) {
         const Tap tap = taps[k + i];
-        // One comparison for both ends: what is below 0 is large as an unsigned number.
-        const bool inside = my_position < positions && static_cast<unsigned>(my_depth + tap.depth) < shape.depth &&
-                            static_cast<unsigned>(my_row + tap.row) < shape.height &&
-                            static_cast<unsigned>(my_column + tap.column) < shape.width;
+        const bool inside = places_inside >> tap.place & 1;
         copy_later<1>(b_tile + i * T::PITCH_N + threadIdx.x % T::N, inside ? x + corner + tap.offset : x, inside);
       }
     }
@@ -131,7 +141,7 @@ __global__ void __launch_bounds__(CONVOLUTION_THREADS, TILE_ROWS == 32 ? 2 : 1)
   };
 
   __syncthreads();  // taps are there
-  float total[T::WARP_M / MMA_M][WARP_N / MMA_N][4] = {};
+  float total[ROWS][COLUMNS][4] = {};
 #pragma unroll
   for (int tile = 0; tile < T::STAGES - 1; ++tile) fetch(tile);
   for (int tile = 0; tile < tiles; ++tile) {
@@ -143,12 +153,12 @@ __global__ void __launch_bounds__(CONVOLUTION_THREADS, TILE_ROWS == 32 ? 2 : 1)
 
     // Tensor cores round sums towards zero, so long ones drift: each tile starts at zero, and is added with rounding to
     // nearest.
-    float sum[T::WARP_M / MMA_M][WARP_N / MMA_N][4] = {};
+    float sum[ROWS][COLUMNS][4] = {};
 #pragma unroll
     for (int k = 0; k < TILE_K; k += MMA_K) {
-      uint32_t b_large[WARP_N / MMA_N][2], b_small[WARP_N / MMA_N][2];
+      uint32_t b_large[COLUMNS][2], b_small[COLUMNS][2];
 #pragma unroll
-      for (int j = 0; j < WARP_N / MMA_N; ++j) {
+      for (int j = 0; j < COLUMNS; ++j) {
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
           const int row = k + lane % 4 + 4 * i, column = warp_column + j * MMA_N + lane / 4;
@@ -157,29 +167,38 @@ __global__ void __launch_bounds__(CONVOLUTION_THREADS, TILE_ROWS == 32 ? 2 : 1)
           b_small[j][i] = parts.small;
         }
       }
+      uint32_t a_large[ROWS][4], a_small[ROWS][4];
 #pragma unroll
-      for (int m = 0; m < T::WARP_M / MMA_M; ++m) {
-        uint32_t a_large[4], a_small[4];
+      for (int m = 0; m < ROWS; ++m) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int row = warp_row + m * MMA_M + lane / 4 + i % 2 * 8;
           const Split parts = split(a_tile[row * PITCH_K + k + lane % 4 + i / 2 * 4]);
-          a_large[i] = parts.large;
-          a_small[i] = parts.small;
+          a_large[m][i] = parts.large;
+          a_small[m][i] = parts.small;
         }
-        // One kind of product after the other: neighbouring instructions do not wait for each other's sums.
+      }
+      // One kind of product after the other: an instruction does not wait for the sum of the one before.
 #pragma unroll
-        for (int j = 0; j < WARP_N / MMA_N; ++j) multiply_add(sum[m][j], a_small, b_large[j]);
+      for (int mma = 0; mma < ROWS * COLUMNS; ++mma) {
+        const int m = mma / COLUMNS, j = mma % COLUMNS;
+        multiply_add(sum[m][j], a_small[m], b_large[j]);
+      }
 #pragma unroll
-        for (int j = 0; j < WARP_N / MMA_N; ++j) multiply_add(sum[m][j], a_large, b_small[j]);
+      for (int mma = 0; mma < ROWS * COLUMNS; ++mma) {
+        const int m = mma / COLUMNS, j = mma % COLUMNS;
+        multiply_add(sum[m][j], a_large[m], b_small[j]);
+      }
 #pragma unroll
-        for (int j = 0; j < WARP_N / MMA_N; ++j) multiply_add(sum[m][j], a_large, b_large[j]);
+      for (int mma = 0; mma < ROWS * COLUMNS; ++mma) {
+        const int m = mma / COLUMNS, j = mma % COLUMNS;
+        multiply_add(sum[m][j], a_large[m], b_large[j]);
       }
     }
 #pragma unroll
-    for (int m = 0; m < T::WARP_M / MMA_M; ++m) {
+    for (int m = 0; m < ROWS; ++m) {
 #pragma unroll
-      for (int j = 0; j < WARP_N / MMA_N; ++j) {
+      for (int j = 0; j < COLUMNS; ++j) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) total[m][j][i] += sum[m][j][i];
       }
@@ -188,9 +207,9 @@ __global__ void __launch_bounds__(CONVOLUTION_THREADS, TILE_ROWS == 32 ? 2 : 1)
 
   const bool pairs = positions % 2 == 0 && reinterpret_cast<uintptr_t>(y) % 8 == 0;
 #pragma unroll
-  for (int m = 0; m < T::WARP_M / MMA_M; ++m) {
+  for (int m = 0; m < ROWS; ++m) {
 #pragma unroll
-    for (int j = 0; j < WARP_N / MMA_N; ++j) {
+    for (int j = 0; j < COLUMNS; ++j) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = first_row + warp_row + m * MMA_M + lane / 4 + half * 8;
@@ -223,11 +242,12 @@ int launch_convolution_of(const float* x, const float* weight, float* y, int ima
   return cudaGetLastError();
 }
 
-// Convolve `images` inputs without gaps; finish(sum, out channel) is what is written.
+// Convolve `images` inputs without gaps; finish(sum, out channel) is what is written. A window has at most 31 places.
 template <typename Finish>
 int launch_convolution(const float* x, const float* weight, float* y, int images, Convolution shape, Finish finish,
                        cudaStream_t stream) {
   if (images == 0 || shape.positions() == 0) return cudaSuccess;
+  if (shape.kernel_depth * shape.kernel_height * shape.kernel_width > MOST_PLACES) return cudaErrorInvalidValue;
   const bool wide = shape.taps() % 4 == 0 && reinterpret_cast<uintptr_t>(weight) % 16 == 0;
   const auto launch = [&](auto pick) {
     constexpr int ROWS = decltype(pick)::M;

@@ -51,14 +51,13 @@ __global__ void __launch_bounds__(LANES * HEIGHT)
       for (int j = 0; j < KERNEL; ++j) window[i][j] = window[i + 1][j];
     }
     read(first + step - PADDING + KERNEL - 1, window[KERNEL - 1]);
-    if (first + step >= height) break;
     float sum = shift;
 #pragma unroll
     for (int i = 0; i < KERNEL; ++i) {
 #pragma unroll
       for (int j = 0; j < KERNEL; ++j) sum += window[i][j] * filter[i][j];
     }
-    y[start + static_cast<long long>(first + step) * width + column] = sum;
+    if (first + step < height) y[start + static_cast<long long>(first + step) * width + column] = sum;
   }
 }
 

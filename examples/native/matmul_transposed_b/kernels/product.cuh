@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 constexpr int TILE_M = 128, TILE_N = 128, TILE_K = 32;  // of a block
 constexpr int WARP_M = 64, WARP_N = 32;                 // of one of its eight warps
@@ -67,11 +68,12 @@ template <bool B_TRANSPOSED>
 constexpr int STAGE_FLOATS = TILE_M * PITCH_K + (B_TRANSPOSED ? TILE_N * PITCH_K : TILE_K * PITCH_N);
 
 // Block (x, y, z): tile (row y, column x) of product z of a batch. B is k x n, or n x k when transposed. What is written at
-// (row, column) is finish(sum, column).
-template <bool B_TRANSPOSED, int WIDTH, typename Finish>
-__global__ void __launch_bounds__(PRODUCT_THREADS, 1)
+// (row, column) is finish(sum, column). LONG: for sums of many products; more accurate, and with registers for one block only.
+template <bool B_TRANSPOSED, int WIDTH, bool LONG, typename Finish>
+__global__ void __launch_bounds__(PRODUCT_THREADS, LONG ? 1 : 2)
     product_kernel(const float* __restrict__ a, const float* __restrict__ b, float* __restrict__ c, Shape shape,
                    Finish finish) {
+  constexpr int ROWS = WARP_M / MMA_M, COLUMNS = WARP_N / MMA_N;  // of a warp's tile, in tiles of an instruction
   extern __shared__ __align__(16) float memory[];
   a += static_cast<long long>(blockIdx.z) * shape.m * shape.k;
   b += static_cast<long long>(blockIdx.z) * shape.k * shape.n;
@@ -96,7 +98,7 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
     asm volatile("cp.async.commit_group;" ::: "memory");  // also when empty, so that counting groups counts tiles
   };
 
-  float total[WARP_M / MMA_M][WARP_N / MMA_N][4] = {};
+  float total[ROWS][COLUMNS][4] = {};
 #pragma unroll
   for (int tile = 0; tile < STAGES - 1; ++tile) fetch(tile);
   for (int tile = 0; tile < tiles; ++tile) {
@@ -106,14 +108,15 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
     const float* a_tile = memory + tile % STAGES * STAGE_FLOATS<B_TRANSPOSED>;
     const float* b_tile = a_tile + TILE_M * PITCH_K;
 
-    // Tensor cores round sums towards zero, so long ones drift: each tile starts at zero, and is added with rounding to
-    // nearest.
-    float sum[WARP_M / MMA_M][WARP_N / MMA_N][4] = {};
+    // Tensor cores round sums towards zero, so long ones drift: each tile of them starts at zero, and is added with rounding
+    // to nearest.
+    float tile_sum[ROWS][COLUMNS][4] = {};
+    auto& sum = LONG ? tile_sum : total;
 #pragma unroll
     for (int k = 0; k < TILE_K; k += MMA_K) {
-      uint32_t b_large[WARP_N / MMA_N][2], b_small[WARP_N / MMA_N][2];
+      uint32_t b_large[COLUMNS][2], b_small[COLUMNS][2];
 #pragma unroll
-      for (int j = 0; j < WARP_N / MMA_N; ++j) {
+      for (int j = 0; j < COLUMNS; ++j) {
         const int column = warp_column + j * MMA_N + lane / 4;
 #pragma unroll
         for (int i = 0; i < 2; ++i) {
@@ -123,39 +126,50 @@ __global__ void __launch_bounds__(PRODUCT_THREADS, 1)
           b_small[j][i] = parts.small;
         }
       }
+      uint32_t a_large[ROWS][4], a_small[ROWS][4];
 #pragma unroll
-      for (int m = 0; m < WARP_M / MMA_M; ++m) {
-        uint32_t a_large[4], a_small[4];
+      for (int m = 0; m < ROWS; ++m) {
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
           const int row = warp_row + m * MMA_M + lane / 4 + i % 2 * 8;
           const Split parts = split(a_tile[row * PITCH_K + k + lane % 4 + i / 2 * 4]);
-          a_large[i] = parts.large;
-          a_small[i] = parts.small;
+          a_large[m][i] = parts.large;
+          a_small[m][i] = parts.small;
         }
-        // One kind of product after the other: neighbouring instructions do not wait for each other's sums.
+      }
+      // One kind of product after the other: an instruction does not wait for the sum of the one before.
 #pragma unroll
-        for (int j = 0; j < WARP_N / MMA_N; ++j) multiply_add(sum[m][j], a_small, b_large[j]);
+      for (int mma = 0; mma < ROWS * COLUMNS; ++mma) {
+        const int m = mma / COLUMNS, j = mma % COLUMNS;
+        multiply_add(sum[m][j], a_small[m], b_large[j]);
+      }
 #pragma unroll
-        for (int j = 0; j < WARP_N / MMA_N; ++j) multiply_add(sum[m][j], a_large, b_small[j]);
+      for (int mma = 0; mma < ROWS * COLUMNS; ++mma) {
+        const int m = mma / COLUMNS, j = mma % COLUMNS;
+        multiply_add(sum[m][j], a_large[m], b_small[j]);
+      }
 #pragma unroll
-        for (int j = 0; j < WARP_N / MMA_N; ++j) multiply_add(sum[m][j], a_large, b_large[j]);
+      for (int mma = 0; mma < ROWS * COLUMNS; ++mma) {
+        const int m = mma / COLUMNS, j = mma % COLUMNS;
+        multiply_add(sum[m][j], a_large[m], b_large[j]);
       }
     }
+    if constexpr (LONG) {
 #pragma unroll
-    for (int m = 0; m < WARP_M / MMA_M; ++m) {
+      for (int m = 0; m < ROWS; ++m) {
 #pragma unroll
-      for (int j = 0; j < WARP_N / MMA_N; ++j) {
+        for (int j = 0; j < COLUMNS; ++j) {
 #pragma unroll
-        for (int i = 0; i < 4; ++i) total[m][j][i] += sum[m][j][i];
+          for (int i = 0; i < 4; ++i) total[m][j][i] += sum[m][j][i];
+        }
       }
     }
   }
 
 #pragma unroll
-  for (int m = 0; m < WARP_M / MMA_M; ++m) {
+  for (int m = 0; m < ROWS; ++m) {
 #pragma unroll
-    for (int j = 0; j < WARP_N / MMA_N; ++j) {
+    for (int j = 0; j < COLUMNS; ++j) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         const int row = first_row + warp_row + m * MMA_M + lane / 4 + half * 8;
@@ -183,9 +197,9 @@ struct AsItIs {
   __device__ __forceinline__ float operator()(float sum, int) const { return sum; }
 };
 
-template <bool B_TRANSPOSED, int WIDTH, typename Finish>
+template <bool B_TRANSPOSED, int WIDTH, bool LONG, typename Finish>
 int launch_product_of(const float* a, const float* b, float* c, int batch, Shape shape, Finish finish, cudaStream_t stream) {
-  const auto kernel = product_kernel<B_TRANSPOSED, WIDTH, Finish>;
+  const auto kernel = product_kernel<B_TRANSPOSED, WIDTH, LONG, Finish>;
   constexpr int bytes = STAGES * STAGE_FLOATS<B_TRANSPOSED> * static_cast<int>(sizeof(float));
   const cudaError_t status = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes);
   if (status != cudaSuccess) return status;
@@ -200,6 +214,11 @@ int launch_product(const float* a, const float* b, float* c, int batch, Shape sh
   if (batch == 0 || shape.m == 0 || shape.n == 0) return cudaSuccess;
   const auto is_aligned = [](const void* pointer) { return reinterpret_cast<uintptr_t>(pointer) % 16 == 0; };
   const bool wide = shape.k % 4 == 0 && shape.n % 4 == 0 && is_aligned(a) && is_aligned(b) && is_aligned(c);
-  return wide ? launch_product_of<B_TRANSPOSED, 4>(a, b, c, batch, shape, finish, stream)
-              : launch_product_of<B_TRANSPOSED, 1>(a, b, c, batch, shape, finish, stream);
+  const auto launch = [&](auto width, auto is_long) {
+    return launch_product_of<B_TRANSPOSED, width(), is_long()>(a, b, c, batch, shape, finish, stream);
+  };
+  using Wide = std::integral_constant<int, 4>;
+  using Narrow = std::integral_constant<int, 1>;
+  if (shape.k > 256) return wide ? launch(Wide(), std::true_type()) : launch(Narrow(), std::true_type());
+  return wide ? launch(Wide(), std::false_type()) : launch(Narrow(), std::false_type());
 }

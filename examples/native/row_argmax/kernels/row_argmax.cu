@@ -37,9 +37,10 @@ __global__ void __launch_bounds__(THREADS)
   const auto* row = reinterpret_cast<const Floats*>(x + static_cast<long long>(blockIdx.x) * columns);
   const int packs = columns / WIDTH;  // WIDTH divides columns
 
-  // While the row streams by, only the largest value and its pack are kept; where in the pack it is, is worked out once.
+  // While the row streams by, only the pack with the largest value is kept; where in it that is, is worked out once.
   float largest = -INFINITY;
   int pack = threadIdx.x;
+  Floats kept = pack < packs ? row[pack] : Floats{};
   for (int first = threadIdx.x; first < packs; first += THREADS * UNROLL) {
     Floats values[UNROLL];
 #pragma unroll
@@ -56,6 +57,7 @@ __global__ void __launch_bounds__(THREADS)
       if (here > largest || (here != here && largest == largest)) {
         largest = here;
         pack = first + k * THREADS;
+        kept = values[k];
       }
     }
   }
@@ -63,10 +65,9 @@ __global__ void __launch_bounds__(THREADS)
   const Found none = {-INFINITY, columns};
   Found best = none;
   if (pack < packs) {
-    const Floats values = row[pack];
 #pragma unroll
     for (int j = 0; j < WIDTH; ++j) {
-      const Found here = {values.item[j], pack * WIDTH + j};
+      const Found here = {kept.item[j], pack * WIDTH + j};
       if (is_better(here, best)) best = here;
     }
   }
