@@ -104,11 +104,13 @@ static void write_to_read_only(const Range &r, uint64_t address, uint32_t bytes,
 }
 
 char *shared_at(const Context &c, uint64_t offset, uint32_t bytes, bool write, int lane) {
-    if (offset + bytes > c.block->shared_bytes || offset + bytes < offset)
+    if (offset + bytes > c.block->shared_bytes || offset + bytes < offset) {
+        // 32-bit addresses wrap: an offset just below 2^32 is one before the start.
+        int64_t shown = offset >> 31 == 1 ? static_cast<int32_t>(offset) : static_cast<int64_t>(offset);
         throw Fault{CA_OUT_OF_BOUNDS_SHARED,
-                    "out-of-bounds shared " + access(bytes, write) + ": offset " + std::to_string(static_cast<int64_t>(offset)) +
-                        ", the block has " + std::to_string(c.block->shared_bytes) + " bytes of shared memory",
+                    "out-of-bounds shared " + access(bytes, write) + ": offset " + std::to_string(shown) + ", the block has " + std::to_string(c.block->shared_bytes) + " bytes of shared memory",
                     lane, offset, bytes};
+    }
     if (offset % bytes) misaligned(offset, bytes, write, "shared", lane);
     return c.block->shared + offset;
 }

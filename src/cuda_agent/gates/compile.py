@@ -338,7 +338,7 @@ _GCC_LINE = re.compile(
     r"^(?P<file>[^\s:][^:]*):(?P<line>\d+):(?:\d+:)? (?P<severity>(?:fatal )?error|warning): (?P<message>.*)"
 )
 _TOOL_LINE = re.compile(
-    r"^(?P<tool>nvcc|ptxas|nvlink|cicc|ld|collect2)\s*(?::|\S*,)?\s*(?P<severity>fatal|error)\s*:?\s*(?P<message>.*)"
+    r"^(?P<tool>nvcc|ptxas|nvlink|cicc|ld|collect2)\s*(?::|\S*, line \d+;|\S*,)?\s*(?P<severity>fatal|error)\s*:?\s*(?P<message>.*)"
 )
 _LINKER_LINE = re.compile(r"^.*?(?P<message>(?:undefined reference to|multiple definition of|cannot find) .*)")
 

@@ -95,6 +95,7 @@ extern "C" int diverge_at_barrier(float *y, cudaStream_t s) { LAUNCH((halves_wai
 __global__ void one_shuffles(int *y) {
     int v = threadIdx.x;
     if (threadIdx.x % 8 == 0) v = __shfl_sync(0xffu << (threadIdx.x & 24), v, 3);  // LINE shuffle
+    __syncthreads();
     y[threadIdx.x] = v;
 }
 extern "C" int shuffle_alone(int *y, cudaStream_t s) { LAUNCH((one_shuffles<<<1, 32, 0, s>>>(y))) }
@@ -111,17 +112,12 @@ __device__ __noinline__ int deep(int n, int *y) {
 __global__ void descend(int *y, int n) { y[0] = deep(n, y); }
 extern "C" int recurse(int *y, int n, cudaStream_t s) { LAUNCH((descend<<<1, 1, 0, s>>>(y, n))) }
 
-__global__ void warpgroup(float *y) {
-    asm volatile("wgmma.fence.sync.aligned;");  // LINE wgmma
-    y[threadIdx.x] = 1;
-}
-extern "C" int use_wgmma(float *y, cudaStream_t s) { LAUNCH((warpgroup<<<1, 128, 0, s>>>(y))) }
 __global__ void tensor_map(float *y, const void *map) {
     __shared__ __align__(128) float tile[256];
     __shared__ unsigned long long barrier;
     unsigned to = static_cast<unsigned>(__cvta_generic_to_shared(tile)), at = static_cast<unsigned>(__cvta_generic_to_shared(&barrier));
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"  // LINE tensor
-                 ::"r"(to), "l"(map), "r"(0), "r"(0), "r"(at) : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
+                 ::"r"(to), "l"(map), "r"(0), "r"(0), "r"(at) : "memory");  // LINE tensor
     y[threadIdx.x] = tile[threadIdx.x];
 }
 extern "C" int use_tensor_map(float *y, cudaStream_t s) { LAUNCH((tensor_map<<<1, 32, 0, s>>>(y, y))) }

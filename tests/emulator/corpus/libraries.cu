@@ -82,7 +82,7 @@ extern "C" int block_primitives(const int *x, int *sum, int *scan, int *sorted, 
 
 __global__ void staged(const int *x, int *y) {
     __shared__ cuda::barrier<cuda::thread_scope_block> barrier;
-    __shared__ int tile[64];
+    __shared__ alignas(16) int tile[64];
     cg::thread_block block = cg::this_thread_block();
     if (block.thread_rank() == 0) init(&barrier, block.size());
     block.sync();
