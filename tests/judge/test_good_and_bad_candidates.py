@@ -398,7 +398,7 @@ BEFORE_THE_RUN = (
         {SILU: [("THREADS = 128", "THREADS = 2048")]},
         Crashed,
         "call raised",
-        ("silu_launcher(): a launch failed with cudaErrorInvalidConfiguration",),
+        ("silu_launcher(): a launch failed with cudaErrorInvalidValue", "model_new.py:13 in forward"),
     ),
 )
 
