@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -37,7 +37,7 @@ class Case:
     absolute: float = 0
     """Error allowed beside that."""
     warp: bool = False
-    values: dict[int, Sequence[int]] = field(default_factory=dict)
+    values: Mapping[int, Sequence[int]] = field(default_factory=dict)
     """Operands drawn from a list of their own, as bits, instead of from edge cases of their type."""
     declare: str = ""
     """Variables of the kernel."""

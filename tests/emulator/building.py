@@ -19,9 +19,7 @@ def build(files: dict[str, str]) -> ModuleType:
     named = {f"kernels/{name}": text for name, text in files.items()}
     key = hashlib.sha256(repr(sorted(named.items())).encode()).hexdigest()[:16]
     gate = assemble.open_compile_gate(toolkit.discover())
-    built = gate.build(
-        Candidate(id=key, form="native", files=named), target="emulated", architectures=("compute_90",)
-    )
+    built = gate.build(Candidate(id=key, form="native", files=named), target="emulated", architectures=("compute_90",))
     assert isinstance(built, Build), built
     emulator.attach()
     return load_extension(built.library, emulated=True)

@@ -25,7 +25,7 @@ def _inverse(a: float, form: ieee.Form, mode: str = "rn") -> float:
 TWO: dict[str, Callable[..., float]] = {"add": ieee.add, "sub": _sub, "mul": ieee.mul}
 
 
-def _treated(function: Callable[..., float], kind: str, ftz: bool, sat: bool) -> Callable[..., float]:
+def _treated(function: Callable[..., float], kind: str, ftz: bool, sat: bool) -> Callable[..., Any]:
     form = FORMS[kind]
 
     def result(*values: float) -> float:
@@ -39,7 +39,7 @@ def _treated(function: Callable[..., float], kind: str, ftz: bool, sat: bool) ->
     return result
 
 
-def _unless_tiny(function: Callable[..., float], form: ieee.Form) -> Callable[..., float | None]:
+def _unless_tiny(function: Callable[..., float], form: ieee.Form) -> Callable[..., Any]:
     def result(*values: float) -> float | None:
         value = function(*values)
         return None if abs(value) == form.least_normal else value

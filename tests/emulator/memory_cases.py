@@ -441,7 +441,7 @@ def copies() -> list[Case]:
             declare=SHARED,
         ),
         Case(
-            f"mov.u32 %t, buffer; setp.eq.u32 %p, %row, 0; @%p mbarrier.init.shared.b64 [%t], 512; bar.sync 0;"
+            "mov.u32 %t, buffer; setp.eq.u32 %p, %row, 0; @%p mbarrier.init.shared.b64 [%t], 512; bar.sync 0;"
             "mbarrier.arrive.shared.b64 %z, [%t]; again: mbarrier.try_wait.parity.shared.b64 %q, [%t], 0; @!%q bra again;"
             "mbarrier.arrive.shared.b64 %z, [%t]; more: mbarrier.try_wait.parity.shared.b64 %q, [%t], 1; @!%q bra more;"
             "mov.u32 %d, %a;",
@@ -525,7 +525,7 @@ def addresses() -> list[Case]:
             )
             reference = lambda a, same=asked == space: a + same  # noqa: E731
             found.append(Case(text, ("u32",), "u32", reference, declare=declare, module=module))
-        text = f"mov.b64 %z, p0; cvta.param.u64 %z, %z; ld.u64 %z, [%z]; ld.param.u64 %w, [p0]; sub.u64 %d, %z, %w;"
+        text = "mov.b64 %z, p0; cvta.param.u64 %z, %z; ld.u64 %z, [%z]; ld.param.u64 %w, [p0]; sub.u64 %d, %z, %w;"
         found.append(Case(text, ("u32",), "u64", lambda a: 0))
         text = f"mov.u64 %w, {name}; cvta.{space}.u64 %z, %w; cvta.to.{space}.u64 %z, %z; sub.u64 %d, %z, %w;"
         found.append(Case(text, ("u32",), "u64", lambda a: 0, declare=declare, module=module))

@@ -254,7 +254,7 @@ def control() -> list[Case]:
         "st.param.b64 [in+8], 5; st.param.b64 [in+16], 48; st.param.b32 [in2], %row; call (out), wide, (in, in2);"
         f"ld.param.b32 %d, [out]; }} sub.u32 %d, %d, %row; {_call('triple', '%d')}"
     )
-    found = [
+    return [
         Case(collatz, ("u32",), "u32", steps, values={0: tuple(range(40))}),
         Case(table, ("u32",), "u32", lambda a: 10 + 12 * (a & 3)),
         Case(scopes, ("u32",), "u32", lambda a: (a <= 3) + 16 * (a <= 6), values=small),
@@ -314,7 +314,6 @@ def control() -> list[Case]:
             values=small,
         ),
     ]
-    return found
 
 
 def registers() -> list[Case]:
@@ -334,7 +333,6 @@ def registers() -> list[Case]:
         "ctaid.x": "mov.u32 %y, 0;",
         "ctaid.z": "mov.u32 %y, 0;",
         "nctaid.y": "mov.u32 %y, 1;",
-        "warpid": "shr.u32 %y, %row, 5;",
         "dynamic_smem_size": "mov.u32 %y, 0;",
         "cluster_ctarank": "mov.u32 %y, 0;",
         "cluster_nctarank": "mov.u32 %y, 1;",
@@ -367,6 +365,13 @@ def registers() -> list[Case]:
             lambda a: 1,
         ),
         Case("mov.u32 %y, %nwarpid; setp.ge.u32 %p, %y, 16; selp.u32 %d, 1, 0, %p;", ("u32",), "u32", lambda a: 1),
+        # Where a warp is resident is the device's to say: not its place in the block.
+        Case(
+            "mov.u32 %y, %warpid; mov.u32 %t, %nwarpid; setp.lt.u32 %p, %y, %t; selp.u32 %d, 1, 0, %p;",
+            ("u32",),
+            "u32",
+            lambda a: 1,
+        ),
         Case("mov.u32 %y, WARP_SZ; add.u32 %d, %y, %a;", ("u32",), "u32", lambda a: a + 32),
     ]
     return found

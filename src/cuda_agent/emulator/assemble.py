@@ -263,7 +263,11 @@ class Assembler:
                     self._guard = self._slot(statement.guard)
                 self._lower(statement)
             except Unsupported as error:
-                where = f"{shown_path(statement.place.file)}:{statement.place.line}" if statement.place.line else "an unknown line"
+                where = (
+                    f"{shown_path(statement.place.file)}:{statement.place.line}"
+                    if statement.place.line
+                    else "an unknown line"
+                )
                 unsupported = unsupported or f"{error} (at {where}): not supported on the emulated device"
                 self._guard = None
                 self._emit("unsupported")

@@ -25,7 +25,6 @@ enum Error : int {
     Success = 0,
     InvalidValue = 1,
     MemoryAllocation = 2,
-    InvalidConfiguration = 9,
     InvalidSymbol = 13,
     InvalidDevicePointer = 17,
     InvalidMemcpyDirection = 21,
@@ -164,10 +163,11 @@ int launch(const void *function, Dim3 grid, Dim3 block, void **arguments, size_t
     Kernel *k = kernel_of(function);
     if (!k) return last_error;
     uint64_t threads = uint64_t{block.x} * block.y * block.z;
+    // CUDA 13 gives cudaErrorInvalidValue for all of these (seen on an H200).
     if (!grid.x || !grid.y || !grid.z || !threads || grid.x > 2147483647u || grid.y > 65535 || grid.z > 65535 || block.x > 1024 ||
         block.y > 1024 || block.z > 64 || threads > 1024)
-        return fail(InvalidConfiguration);
-    if (threads > ca_kernel_most_threads(k->fatbin->module, k->id)) return fail(LaunchOutOfResources);  // __launch_bounds__
+        return fail(InvalidValue);
+    if (threads > ca_kernel_most_threads(k->fatbin->module, k->id)) return fail(InvalidValue);  // __launch_bounds__
     uint32_t fixed = ca_kernel_static_shared(k->fatbin->module, k->id);
     if (fixed + shared > k->dynamic_limit || shared > k->dynamic_limit) return fail(InvalidValue);
     if (cooperative && uint64_t{grid.x} * grid.y * grid.z > uint64_t{kMultiprocessors} * (kThreadsPerMultiprocessor / threads))
