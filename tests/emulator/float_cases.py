@@ -82,6 +82,14 @@ def exact() -> list[Case]:
     return found
 
 
+def _normal(a: float, form: ieee.Form) -> bool:
+    return math.isfinite(a) and (abs(a) >= form.least_normal or a == 0)  # zeros count as normal
+
+
+def _subnormal(a: float, form: ieee.Form) -> bool:
+    return 0 < abs(a) < form.least_normal
+
+
 def signs() -> list[Case]:
     """min, max, abs, neg, copysign and testp."""
     found = []
@@ -94,14 +102,13 @@ def signs() -> list[Case]:
             Case(f"neg.{t} %d, %a;", (t,), t, lambda a: -a),
             Case(f"copysign.{t} %d, %a, %b;", two, t, lambda a, b: math.copysign(b, a)),
         ]
-        normal = FORMS[t].least_normal
         tests: dict[str, Callable[[float], bool]] = {
             "finite": math.isfinite,
             "infinite": math.isinf,
             "number": lambda a: not math.isnan(a),
             "notanumber": math.isnan,
-            "normal": lambda a, n=normal: math.isfinite(a) and (abs(a) >= n or a == 0),
-            "subnormal": lambda a, n=normal: abs(a) < n and a != 0,
+            "normal": partial(_normal, form=FORMS[t]),
+            "subnormal": partial(_subnormal, form=FORMS[t]),
         }
         for name, holds in tests.items():
             found.append(Case(f"testp.{name}.{t} %p, %a; selp.u32 %d, 1, 0, %p;", (t,), "u32", holds))

@@ -179,8 +179,13 @@ def integral(x: float, mode: str) -> float:
     """Round to an integer: rni, rzi, rmi, rpi; zeros keep the sign of x."""
     if not math.isfinite(x):
         return x
-    whole = {"rni": round, "rzi": math.trunc, "rmi": math.floor, "rpi": math.ceil}[mode](x)
-    return math.copysign(float(whole), x)
+    ways: dict[str, Callable[[float], int]] = {
+        "rni": lambda y: round(y),
+        "rzi": math.trunc,
+        "rmi": math.floor,
+        "rpi": math.ceil,
+    }
+    return math.copysign(float(ways[mode](x)), x)
 
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {

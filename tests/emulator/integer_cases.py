@@ -395,7 +395,7 @@ def comparisons() -> list[Case]:
 
             def both(a: int, b: int, c: int, f: Any = combine, flip: bool = flip) -> int:
                 extra = (c > 0) != flip
-                return f(a <= b, extra) | f(a > b, extra) << 1
+                return int(f(a <= b, extra)) | int(f(a > b, extra)) << 1
 
             found.append(Case(text, ("s32", "s32", "s32"), "u32", both))
         text = f"setp.gt.s32 %q, %c, 0; set.ne.{name}.s32.s32 %d, %a, %b, %q;"

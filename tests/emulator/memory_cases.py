@@ -138,7 +138,14 @@ def orders() -> list[Case]:
     """Caching, ordering and scope modifiers, absolute addresses, constants and predicated accesses."""
     mine, where, _, _, module = SPACES["global"]
     found = []
-    loads = ("volatile.global", "relaxed.gpu.global", "acquire.sys.global", "global.nc", "global.ca", "global.cg")
+    loads: tuple[str, ...] = (
+        "volatile.global",
+        "relaxed.gpu.global",
+        "acquire.sys.global",
+        "global.nc",
+        "global.ca",
+        "global.cg",
+    )
     loads += ("global.cs", "global.cv", "global.L1::no_allocate", "global.L2::128B", "relaxed.cta", "global.lu")
     for load in loads:
         text = f"{mine} st.global.u32 [{where}], %a; ld.{load}.u32 %d, [{where}];"
@@ -272,6 +279,30 @@ def _adds(kind: str) -> Fold:
     return total
 
 
+def _one(
+    where: str,
+    op: str,
+    kind: str,
+    reference: Callable[..., Any],
+    *,
+    red: bool = False,
+    tail: str = "",
+    values: dict[int, list[int]] | None = None,
+) -> Case:
+    address, register, space, declare, module = SPACES[where]
+    bits = BITS[kind]
+    unit = "x" if bits == 16 else "y" if bits == 32 else "z"
+    operation = f"{op}{tail}.{kind}"
+    act = f"atom{space}.{operation} %{unit}1, [{register}], %b;"
+    if red:
+        act = f"ld{space}.b{bits} %{unit}1, [{register}]; red{space}.{operation} [{register}], %b;"
+    text = (
+        f"{address} st{space}.b{bits} [{register}], %a; {act} ld{space}.b{bits} %{unit}2, [{register}];"
+        f"mul.lo.u{bits} %{unit}1, %{unit}1, 3; add.u{bits} %d, %{unit}1, %{unit}2;"
+    )
+    return Case(text, (kind, kind), f"b{bits}", reference, declare=declare, module=module, values=values or {})
+
+
 def atomics() -> list[Case]:
     """atom and red: every operation and type, in global and shared memory."""
     found = []
@@ -279,38 +310,21 @@ def atomics() -> list[Case]:
         address, register, space, declare, module = SPACES[name]
         around: dict[str, Any] = {"declare": declare, "module": module}
 
-        def one(
-            op: str, kind: str, reference: Callable[..., Any], red: bool = False, tail: str = "", **more: Any
-        ) -> None:
-            bits = BITS[kind]
-            unit = "x" if bits == 16 else "y" if bits == 32 else "z"
-            operation = f"{op}{tail}.{kind}"
-            act = (
-                f"red{space}.{operation} [{register}], %b;"
-                if red
-                else f"atom{space}.{operation} %{unit}1, [{register}], %b;"
-            )
-            if red:
-                act = f"ld{space}.b{bits} %{unit}1, [{register}];" + act
-            text = (
-                f"{address} st{space}.b{bits} [{register}], %a; {act} ld{space}.b{bits} %{unit}2, [{register}];"
-                f"mul.lo.u{bits} %{unit}1, %{unit}1, 3; add.u{bits} %d, %{unit}1, %{unit}2;"
-            )
-            found.append(Case(text, (kind, kind), f"b{bits}", reference, **around, **more))
-
+        one = partial(_one, name)
         for op, kinds in ATOMICS.items():
             for kind in kinds:
                 floating = kind in ieee.FORMS
                 fold = _adds(kind) if floating else INTEGER_OPS[op]
-                more = {"values": {0: _numbers(kind), 1: _numbers(kind)}} if floating else {}
-                one(op, kind, _atomic(fold, kind), **more)
+                values = {0: _numbers(kind), 1: _numbers(kind)} if floating else None
+                found.append(one(op, kind, _atomic(fold, kind), values=values))
                 if op != "exch" and name in ("global", "shared 32"):
-                    one(op, kind, _atomic(fold, kind), red=True, **more)
+                    found.append(one(op, kind, _atomic(fold, kind), red=True, values=values))
         for kind in ("f16", "bf16"):
-            single = {"values": {0: _numbers(kind), 1: _numbers(kind)}}
-            one("add", kind, _atomic(_adds(kind), kind), tail=".noftz", **single)
-            both = {"values": {0: _numbers(f"{kind}x2"), 1: _numbers(f"{kind}x2")}}
-            one("add", f"{kind}x2", _pair_atomic(kind), tail=".noftz", **both)
+            single = {0: _numbers(kind), 1: _numbers(kind)}
+            found.append(one("add", kind, _atomic(_adds(kind), kind), tail=".noftz", values=single))
+            pair = f"{kind}x2"
+            both = {0: _numbers(pair), 1: _numbers(pair)}
+            found.append(one("add", pair, _pair_atomic(kind), tail=".noftz", values=both))
         for bits in (16, 32, 64):
             unit = "x" if bits == 16 else "y" if bits == 32 else "z"
             text = (
