@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import socket
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -56,6 +55,19 @@ class Behaviour:
     keeps: Callable[[Path], None] | None = None
     """Replaces writing the kept output."""
     noise: float = 0.01
+
+
+class Clock:
+    """The judge's clock while contenders are scripted: it shows what they say they took, and what they hide."""
+
+    seconds = 0.0
+
+    def monotonic(self) -> float:
+        """Return what `time.monotonic` would."""
+        return self.seconds
+
+
+CLOCK = Clock()
 
 
 @dataclass
@@ -124,7 +136,6 @@ def _times(behaviour: Behaviour, command: Round, folder: Path, generator: np.ran
     def spread(middle: float, count: int) -> tuple[float, ...]:
         return tuple(float(x) for x in middle * (1 + behaviour.noise * generator.standard_normal(count)))
 
-    time.sleep(behaviour.hidden_s)
     kept: tuple[KeptOutput, ...] = ()
     if command.keep is not None:
         values = np.ones(100, dtype=np.float32)
@@ -137,10 +148,13 @@ def _times(behaviour: Behaviour, command: Round, folder: Path, generator: np.ran
         kept = (KeptOutput(dtype="float32", shape=behaviour.shape),)
     count = len(command.device)
     device_us = behaviour.samples(count) if behaviour.samples else spread(behaviour.device_us, count)
+    wall_us = spread(behaviour.wall_us, len(command.wall))
+    leftover_us = spread(behaviour.leftover_us, count)
+    CLOCK.seconds += (sum(device_us) + sum(wall_us) + sum(leftover_us)) / 1e6 + behaviour.hidden_s
     return RoundTimes(
         device_us=device_us,
-        wall_us=spread(behaviour.wall_us, len(command.wall)),
-        leftover_us=spread(behaviour.leftover_us, count),
+        wall_us=wall_us,
+        leftover_us=leftover_us,
         exposed=0,
         changed=behaviour.changed,
         kept=kept,

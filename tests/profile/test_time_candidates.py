@@ -34,7 +34,7 @@ from cuda_agent.records.verdict import (
 )
 from cuda_agent.rewards import milestones
 from cuda_agent.sandbox.scripted import ScriptedSandbox
-from tests.profile.scripted_stopwatch import Behaviour, Stage
+from tests.profile.scripted_stopwatch import CLOCK, Behaviour, Stage
 
 PROBLEM = Problem(id="0123456789abcdef", name="p", source="", origin="test")
 DEVICE = Device(name="cuda:7", model="NVIDIA H200", architecture="sm_90a", driver="580.1", multiprocessors=132)
@@ -111,6 +111,12 @@ def against(timing: Timing, baseline: str) -> Speedup:
 
 def fell(stage: Any, *, out_of_memory: bool = False, error: str = "RuntimeError: boom") -> Fell:
     return Fell(stage=stage, out_of_memory=out_of_memory, error=error)
+
+
+@pytest.fixture(autouse=True)
+def scripted_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A loaded machine must not look like a contender that hides time.
+    monkeypatch.setattr("cuda_agent.gates.contenders.time", CLOCK)
 
 
 def usual(folder: Path, **behaviours: Behaviour) -> Bench:

@@ -14,11 +14,13 @@ from cuda_agent.cli.failures import REJECTED, reported
 from cuda_agent.cli.output import Output, exit_code, verdict_json, verdict_table
 from cuda_agent.errors import UserError
 from cuda_agent.gates.devices import open_device
+from cuda_agent.gates.judge import FROM_CACHE
 from cuda_agent.gates.protocols import protocol_named
 from cuda_agent.problems.loader import load_problem
 from cuda_agent.records.episode import Ending, ToolCall, Turn
 from cuda_agent.records.evidence import Device
 from cuda_agent.records.run import RUN_SCHEMA_VERSION, Run
+from cuda_agent.records.verdict import GateReport
 from cuda_agent.store.run_folder import RunFolder, default_run_folder, utc_now
 
 TURNS = 60
@@ -92,7 +94,7 @@ def _episode(asked: Run, path: Path, device: Device, output: Output) -> Ending:
         device=device,
         protocol=asked.protocol,
         seed=asked.seed,
-        on_report=output.report,
+        on_report=lambda report: output.report(report) if _is_news(report) else None,
         on_progress=output.progress,
     ) as session:
         briefing = session.briefing(turn_limit=asked.turn_limit, time_limit_s=asked.time_limit_s)
@@ -107,6 +109,11 @@ def _episode(asked: Run, path: Path, device: Device, output: Output) -> Ending:
             on_call=lambda number, call: output.say(f"{number:>3}  {_call_text(call)}"),
             on_turn=lambda turn: _show_failure(turn, output),
         ).run()
+
+
+def _is_news(report: GateReport) -> bool:
+    """Whether a gate's report says what the turns before have not: every turn passes the early gates again."""
+    return report.status != "passed" or (report.gate != "source" and report.message != FROM_CACHE)
 
 
 def _may_go_on(ended: Ending, asked: Run) -> bool:

@@ -37,6 +37,7 @@ GATES: tuple[Gate, ...] = ("source", "compile", "verify", "profile")
 
 _Status = Literal["passed", "rejected", "not measured", "not run", "fault"]
 
+FROM_CACHE = "from the build cache"
 NOT_MEASURED = "not measured: the emulated device has no time"
 
 
@@ -169,7 +170,7 @@ class _Judgement:
         if not isinstance(built, Build):
             return self._rejected("compile", built, started)
         self._build = built
-        took = "from the build cache" if built.cached else f"built in {built.seconds:.1f} s"
+        took = FROM_CACHE if built.cached else f"built in {built.seconds:.1f} s"
         self._report("compile", "passed", took, time.monotonic() - started)
         return built
 

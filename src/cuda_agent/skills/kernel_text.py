@@ -32,10 +32,10 @@ class Generated:
 class Tuning:
     """Launch parameters that are fixed when a kernel is generated."""
 
-    threads: int = 256
-    """Threads of a block in pointwise and total kernels."""
+    threads: int = 128
+    """Threads of a block in pointwise kernels."""
     vectors: int = 2
-    """Independent 16-byte accesses of a thread in pointwise and total kernels."""
+    """Independent 16-byte accesses of a thread in pointwise kernels."""
     elements: int = 0
     """Most elements of a row that one thread holds in registers; 0 leaves it to the generator."""
     whole: bool = True

@@ -22,12 +22,7 @@ from cuda_agent.skills.kernel_text import (
 from cuda_agent.skills.program import Expression, Load, Program, Shape, Size, Tensor, Unplaceable, count, product_text
 from cuda_agent.skills.sharing import resolved
 
-TUNINGS: tuple[dict[str, int | bool], ...] = (
-    {"vectors": 4},
-    {"threads": 128},
-    {"threads": 128, "vectors": 4},
-    {"vectors": 1},
-)
+TUNINGS: tuple[dict[str, int | bool], ...] = ({"vectors": 1}, {"threads": 256}, {"vectors": 4})
 """More vectors a thread hide more latency and cost registers; the block size moves the tail."""
 
 
