@@ -18,6 +18,7 @@ KERNELS = {
     "scalar_operations": 1,
     "shapes": 4,
     "stored_between": 9,
+    "structures": 1,
 }
 """How many kernels each of `problems/` takes: what may share one does."""
 

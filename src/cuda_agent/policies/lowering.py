@@ -76,6 +76,8 @@ class Plan:
     kernels: tuple[Kernel, ...]
     results: tuple[str, ...]
     """Python for each tensor that is returned."""
+    returns: str
+    """Python for what `forward` returns, with `$0`, `$1`, ... for the results."""
 
 
 Operand = Value | int | float | bool
@@ -268,7 +270,7 @@ class Lowering:
             raise Uncovered("; ".join(dict.fromkeys(problems)))
         results = tuple(self._returned(self.result(NodeRef(name=name))) for name in self._graph.outputs)
         inputs = tuple(node for node in self._graph.nodes if node.kind == "input")
-        return Plan(inputs, tuple(self._kernels()), results)
+        return Plan(inputs, tuple(self._kernels()), results, self._graph.returns)
 
     def _returned(self, result: Result) -> str:
         """Return Python for a result, which is stored in memory of its own."""

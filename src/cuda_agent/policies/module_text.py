@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import copy
+import re
 from collections.abc import Sequence
 
 from cuda_agent.policies.lowering import Plan, Uncovered
@@ -186,8 +187,8 @@ def _forward(model: ast.ClassDef, plan: Plan, generated: Sequence[Generated]) ->
         for variable, elements, dtype in kernel.scratch:
             body.append(f"{variable} = torch.empty({elements}, dtype=torch.{dtype}, device={device})")
         body.append(_call(kernel))
-    results = ", ".join(plan.results)
-    body.append(f"return {results}")
+    returned = re.sub(r"\$(\d+)", lambda place: plan.results[int(place[1])], plan.returns)
+    body.append(f"return {returned}")
     return [*lines, *("    " + line for line in body)]
 
 

@@ -56,6 +56,8 @@ class TracedGraph(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[Node, ...]
     outputs: tuple[str, ...]
     """Names of the nodes that are returned, in order."""
+    returns: str = "$0"
+    """Python for what is returned, with `$0`, `$1`, ... for the outputs: `($0, $1)`, `{'loss': $0}`."""
 
 
 class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):

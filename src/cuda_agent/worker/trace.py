@@ -7,6 +7,7 @@ plan does too. Everything else is decomposed to the core ATen set.
 from __future__ import annotations
 
 import ast
+import itertools
 import math
 import operator
 import re
@@ -144,7 +145,12 @@ class _Reader:
                     nodes.append(self._call(node))
             elif node.op == "get_attr" and node in live:
                 raise Untraceable(f"Model.forward uses a submodule as a value ({node.target}): control flow.")
-        return TracedGraph(case=case, nodes=tuple(nodes), outputs=tuple(node.name for node in results))
+        return TracedGraph(
+            case=case,
+            nodes=tuple(nodes),
+            outputs=tuple(node.name for node in results),
+            returns=_structure(self._exported.call_spec.out_spec),
+        )
 
     def _placeholder(self, node: fx.Node, spec: Any) -> Node:
         value = node.meta.get("val")
@@ -242,6 +248,33 @@ class _Reader:
             plain = [item for item in items if not isinstance(item, ArgumentList) or item.items]
             return ArgumentList(items=tuple(plain))
         return Constant(value=str(value).removeprefix("torch."))
+
+
+def _structure(spec: Any) -> str:
+    """Return Python for a structure of tensors, with `$0`, `$1`, ... in their places.
+
+    Raises:
+        Untraceable: it is built of something else than tuples, lists and dicts.
+    """
+    numbers = itertools.count()
+
+    def text(part: Any) -> str:
+        if part.is_leaf():
+            return f"${next(numbers)}"
+        # torch before 2.10 has the attribute only, later ones deprecate it.
+        children = part.children() if hasattr(part, "children") else part.children_specs
+        inside = [text(child) for child in children]
+        if part.type is tuple:
+            return f"({', '.join(inside)}{',' if len(inside) == 1 else ''})"
+        if part.type is list:
+            return f"[{', '.join(inside)}]"
+        if part.type is dict:
+            return "{" + ", ".join(f"{key!r}: {value}" for key, value in zip(part.context, inside)) + "}"
+        raise Untraceable(
+            f"Model.forward returns a {part.type.__name__}; tensors, tuples, lists and dicts can be traced."
+        )
+
+    return text(spec)
 
 
 def _live(results: list[fx.Node]) -> set[fx.Node]:
