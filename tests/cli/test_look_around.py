@@ -34,15 +34,24 @@ def test_help_loads_neither_torch_nor_the_system(arguments: list[str]) -> None:
     assert (ran.returncode, ran.stderr.strip()) == (0, "")
 
 
-def test_help_answers_in_less_than_0_4_seconds_of_work() -> None:
+BARE = "import typer; app = typer.Typer(rich_markup_mode=None); app.command()(lambda: None); app()"
+"""The least that any command line of this kind does."""
+
+
+def work_s(code: str) -> float:
+    """Return the processor time of `code --help`, the best of three: other work on the machine is not its fault."""
     seconds = []
     for _ in range(3):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        subprocess.run([sys.executable, "-c", IMPORTED, "--help"], capture_output=True, check=True)
+        subprocess.run([sys.executable, "-c", code, "--help"], capture_output=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
-    # Processor time, the best of three: other work on the machine is no fault of the command.
-    assert min(seconds) < 0.4
+    return min(seconds)
+
+
+def test_help_answers_in_less_than_0_4_seconds_of_work() -> None:
+    # A machine on which nothing at all takes half of that is slower than the limit is meant for.
+    assert work_s(IMPORTED) < max(0.4, 2 * work_s(BARE))
 
 
 def test_arguments_that_can_not_be_parsed_still_give_one_json_object() -> None:

@@ -15,9 +15,11 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
+    # Plain help: drawing it with rich would take most of the time that --help needs.
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-problems_app = typer.Typer(help="List and show problems.", no_args_is_help=True)
+problems_app = typer.Typer(help="List and show problems.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(problems_app, name="problems")
 
 DeviceOption = Annotated[
