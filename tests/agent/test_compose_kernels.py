@@ -11,6 +11,7 @@ from cuda_agent.store.run_folder import write_candidate
 from tests.agent.running import PROBLEMS, optimize
 
 KERNELS = {
+    "equal_sizes": 2,
     "narrow_types": 3,
     "nested_modules": 1,
     "norms": 3,

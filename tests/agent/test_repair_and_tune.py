@@ -7,27 +7,19 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from cuda_agent import assemble
 from cuda_agent.errors import UserError
-from cuda_agent.gates.devices import open_device
 from cuda_agent.policies.composer import Composer
 from cuda_agent.policies.contract import Stop
 from cuda_agent.problems.loader import load_problem
 from cuda_agent.records.episode import Briefing, ToolCall, ToolResult, Turn
+from tests.agent.running import quiet_session
 
 OK = ToolResult(ok=True, text="fine")
 
 
 @pytest.fixture(scope="module")
 def briefing() -> Briefing:
-    with assemble.open_session(
-        load_problem("softmax"),
-        device=open_device("emulated"),
-        protocol="strict",
-        seed=None,
-        on_report=lambda report: None,
-        on_progress=lambda gate, text: None,
-    ) as session:
+    with quiet_session(load_problem("softmax")) as session:
         found = session.briefing(turn_limit=60, time_limit_s=900.0)
     # A device on which there is time; nothing here asks it for any.
     return msgspec.structs.replace(found, device="cuda:0", architecture="sm_90a", multiprocessors=132)

@@ -6,15 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from cuda_agent import assemble
-from cuda_agent.agent.loop import Budget, Episode
 from cuda_agent.errors import UserError
-from cuda_agent.gates.devices import open_device
 from cuda_agent.policies.scripted import Scripted
 from cuda_agent.records.episode import Ending, ToolCall
 from cuda_agent.records.verdict import Passed, WrongOutput
 from cuda_agent.store.run_folder import RunFolder
-from tests.agent.running import optimize
+from tests.agent.running import go_on, optimize
 
 PROBLEM = """
 import torch
@@ -123,6 +120,16 @@ def test_every_tool_answers_and_mistakes_are_answers(problem: str, tmp_path: Pat
     assert not (tmp_path / "outside.py").exists()
 
 
+def test_an_instruction_the_emulated_device_lacks_is_an_answer_that_names_it(problem: str, tmp_path: Path) -> None:
+    matrix = edit("kernels/scale.cu", "if (i < n)", 'asm volatile("wgmma.fence.sync.aligned;"); if (i < n)')
+    ending, texts, ok = run(problem, tmp_path / "run", [*GOOD, matrix, ToolCall(tool="verify")])
+    assert ok == [True, True, True, False]
+    assert "wgmma.fence.sync.aligned" in texts[-1]
+    assert "kernels/scale.cu:4" in texts[-1]
+    assert "not supported on the emulated device" in texts[-1]
+    assert ending.reason == "submitted"
+
+
 def test_only_a_strictly_better_candidate_replaces_the_best(problem: str, tmp_path: Path) -> None:
     calls = [
         *GOOD,
@@ -189,24 +196,7 @@ def test_an_interrupted_episode_goes_on_where_it_was(problem: str, tmp_path: Pat
         file.write(b'{"number": 3, "call": {"to')  # a turn that was being written
     assert len(folder.turns.read()) == 2
     assert folder.ending() is None
-    script = Scripted(calls)
-    with assemble.open_session(
-        folder.run.problem,
-        device=open_device("emulated"),
-        protocol="strict",
-        seed=None,
-        on_report=lambda report: None,
-        on_progress=lambda gate, text: None,
-    ) as session:
-        ending = Episode(
-            folder=folder,
-            judge=session.judge,
-            policy=script,
-            briefing=session.briefing(turn_limit=40, time_limit_s=240.0),
-            budget=Budget(40, 240.0),
-            on_call=lambda number, call: None,
-            on_turn=lambda turn: None,
-        ).run()
+    ending = go_on(folder, Scripted(calls))
     assert ending.reason == "submitted"
     assert [turn.call for turn in folder.turns.read()] == calls
     assert ending.best is not None

@@ -119,13 +119,11 @@ class Stage:
 def _prepared(behaviour: Behaviour, command: Prepare) -> Prepared:
     return Prepared(
         setup_seconds=0.5,
-        warm_up_calls=16,
         steady=True,
         call_us=behaviour.wall_us,
         cover_us=50.0,
         sets=len(command.seeds) if command.exact else 4,
         input_seconds=behaviour.input_seconds,
-        changes_inputs=False,
         gpu_uuid="",
         l2_bytes=50 << 20,
         fill_bytes_per_us=3.5e6,

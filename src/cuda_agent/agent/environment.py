@@ -13,7 +13,7 @@ import msgspec
 
 from cuda_agent.errors import CandidateError, CandidateFolderError, MachineError, ProblemError
 from cuda_agent.gates.judge import Judge
-from cuda_agent.gates.verify import Verified
+from cuda_agent.gates.verify import UNSUPPORTED, Verified
 from cuda_agent.gates.workspace import MODEL_FILE, read_candidate
 from cuda_agent.records.candidate import Build, Candidate
 from cuda_agent.records.episode import ToolCall, ToolResult
@@ -21,8 +21,6 @@ from cuda_agent.records.evidence import Evidence
 from cuda_agent.records.verdict import BuildFailed, MachineFault, Passed, ProblemFault, Verdict
 
 LARGEST_FILE_BYTES = 1_000_000
-UNSUPPORTED = "unsupported"
-"""Check of a machine fault that another candidate need not meet: an instruction the emulated device lacks."""
 READ_CHARACTERS = 20_000
 """Most characters one `read` answers with."""
 

@@ -225,7 +225,6 @@ class Assembler:
         self._frame = 0
         self._constants = bytearray()
         self._known_constants: dict[tuple[int, int], Slot] = {}
-        self._temporaries: dict[int, list[Slot]] = {}
         self._code: list[Code] = []
         self._calls: list[Call] = []
         self._lists: list[list[Number | str]] = []
@@ -544,9 +543,6 @@ class Assembler:
 
     def _madc(self, modifiers: list[str], operands: list[Operand]) -> None:
         self._mad(modifiers, operands, carry_in=True)
-
-    def _simple(self, op: str, count: int) -> Callable[[list[str], list[Operand]], None]:
-        return lambda modifiers, operands: self._arithmetic(op, modifiers, operands, count)
 
     def _mul24(self, op: str, modifiers: list[str], operands: list[Operand]) -> None:
         kind = self._type(modifiers)

@@ -19,7 +19,7 @@ EMULATED_NVCC_FLAGS = (
     "none",
     "--no-compress",
     "-gencode",
-    "arch=compute_90,code=compute_90",
+    "arch=compute_90a,code=compute_90a",
     "-lineinfo",
 )
 """What nvcc needs for the emulated device: PTX only, uncompressed, with source lines."""

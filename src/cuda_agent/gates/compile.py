@@ -35,7 +35,7 @@ CUDA_FLAGS = ("-O3", "-std=c++17", "--split-compile", "0", "-lineinfo", "-Xptxas
 """For a device that is timed: full optimisation, functions compiled in parallel, source lines (they cost nothing)."""
 
 EMULATED_FLAGS = ("-O3", "-std=c++17", "-lineinfo", "--no-compress", "-cudart", "none", "-Xcompiler", "-fPIC")
-"""For the emulated device: PTX only (the architecture is `compute_90`), uncompressed so that it can be read back."""
+"""For the emulated device: PTX only (the architecture is `compute_90a`), uncompressed so that it can be read back."""
 
 BINDING_FLAGS = ("-O2", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wno-unused-function")
 MOST_DIAGNOSTICS = 20

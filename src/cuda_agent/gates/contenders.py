@@ -115,6 +115,7 @@ class ContenderProcess:
             wall_us=tuple(self.wall_us),
             exposed=self.exposed,
             per_round=self.calls,
+            steady=self.ready.steady,
         )
 
     def end(self) -> None:

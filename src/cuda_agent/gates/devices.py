@@ -15,7 +15,7 @@ from cuda_agent.records.evidence import Device
 from cuda_agent.records.timing import DeviceState
 
 EMULATED = Device(
-    name="emulated", model="emulated device (CPU)", architecture="compute_90", driver="", multiprocessors=0
+    name="emulated", model="emulated device (CPU)", architecture="compute_90a", driver="", multiprocessors=0
 )
 
 # Architectures whose full instruction set needs the `a` suffix: Hopper and the Blackwell family.

@@ -207,7 +207,9 @@ class _Judgement:
         self._errors = result.errors
         worst = max((error.max_abs_error for error in result.errors), default=0.0)
         where = "earlier, same candidate" if known is not None else f"{result.trials} trials"
-        self._report("verify", "passed", f"{where}; worst error {worst:.2g}", time.monotonic() - started)
+        # What could not be checked belongs to the verdict, not to a line of progress that is overwritten.
+        said = "; ".join([where, f"worst error {worst:.2g}", *result.notes])
+        self._report("verify", "passed", said, time.monotonic() - started)
         return result
 
     def _verdict(self, settings: ProfileSettings, *, reuse: bool) -> Verdict:

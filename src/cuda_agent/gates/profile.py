@@ -37,6 +37,7 @@ from cuda_agent.gates.contenders import ContenderProcess, Stopped
 from cuda_agent.gates.devices import device_state, installed_torch
 from cuda_agent.gates.protocols import VerifyProtocol, base_rtol
 from cuda_agent.gates.speedups import contender_time, speedups
+from cuda_agent.metrics.roofline import floor_us
 from cuda_agent.records.candidate import Build, Candidate
 from cuda_agent.records.evidence import Device
 from cuda_agent.records.problem import Problem, ProblemDescription
@@ -514,7 +515,7 @@ class _Session:
         written = sum(int(np.prod(each.shape)) * _item_bytes(each.dtype) for each in kept)
         # What fits into L2 need not reach memory within the call.
         beyond_l2 = max(0, written - 2 * eager.ready.l2_bytes)
-        floor = beyond_l2 / (FLOOR_FACTOR * eager.ready.fill_bytes_per_us)
+        floor = floor_us(moved_bytes=beyond_l2, bytes_per_us=FLOOR_FACTOR * eager.ready.fill_bytes_per_us)
         device_us = statistics.median(contender.device_us)
         if device_us < floor <= statistics.median(eager.device_us):
             raise Stopped(

@@ -87,6 +87,9 @@ SMALLEST_SHARE = 1e-3
 """The absolute bound counts at least this share of the size that outputs have on inputs as given, so that a result of
 1e-12 where zero is expected is not an error."""
 
+UNSUPPORTED = "emulated device"
+"""Check of a machine fault that another candidate need not meet: an instruction the emulated device lacks."""
+
 R = TypeVar("R")
 
 
@@ -648,7 +651,7 @@ class _Conversation:
         if reply.check == "unsupported":
             return MachineFault(
                 gate="verify",
-                check="emulated device",
+                check=UNSUPPORTED,
                 message=f"{reply.fault}. Judge this candidate on a CUDA device (--device cuda:0).",
             )
         if reply.check in ("no ModelNew", "parameters"):

@@ -1,4 +1,4 @@
-"""One definition per number: medians, speed-ups, their intervals, geometric means and the roofline floor.
+"""One definition per number: medians, speed-ups, their intervals and the roofline floor.
 
 Pure functions of samples, without torch; every random choice takes an explicit seed.
 """

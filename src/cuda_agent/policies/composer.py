@@ -23,7 +23,7 @@ COVERS = (
     "pointwise operations, reductions over the last dimensions or everything, softmax, log-softmax, and layer, RMS, "
     "group, instance and (with running statistics) batch norm, in chains of any length"
 )
-REPAIRS: tuple[dict[str, int | bool], ...] = ({"scalar": True}, {"scalar": True, "resident": False})
+REPAIRS = (Tuning(scalar=True), Tuning(scalar=True, resident=False))
 """Simpler forms of a kernel, tried in turn when one does not compile or is not correct."""
 LEAST_GAIN = 1.01
 """A tuning must be this much faster in a quick measurement to be kept; the final one decides what is claimed."""
@@ -122,7 +122,7 @@ class _Work:
                 break
             failing = self._named(plan, result) or [kernel.program.name for kernel in plan.kernels]
             for name in failing:
-                self._tunings[name] = replace(Tuning(), **REPAIRS[attempt])  # type: ignore[arg-type]
+                self._tunings[name] = REPAIRS[attempt]
             yield from self._write(plan, f"simpler form of {', '.join(failing)}: plain accesses, no vectors")
         return Stop(
             f"The composed kernels are not right, and their simpler forms are not either: {result.text}", gave_up=True

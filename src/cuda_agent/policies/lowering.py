@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from cuda_agent.records.graph import Argument, ArgumentList, Constant, Node, NodeRef, TracedGraph
 from cuda_agent.skills.cuda_text import STORAGE
-from cuda_agent.skills.element import safe
+from cuda_agent.skills.element import Names, safe
 from cuda_agent.skills.program import (
     Apply,
     At,
@@ -91,11 +91,10 @@ class Lowering:
 
     def __init__(self, graph: TracedGraph) -> None:
         self._graph = graph
-        self._nodes = {node.name: node for node in graph.nodes}
         self._known: dict[str, Result | tuple[Result, ...]] = {}
         self._stores: list[Output] = []
         self._stored: dict[int, Value] = {}
-        self._names: set[str] = {node.name for node in graph.nodes if node.kind == "input"} | _RESERVED
+        self._names = Names([*_RESERVED, *(node.name for node in graph.nodes if node.kind == "input")])
         self._origin = ""
 
     # --- what the operations are written with ---
@@ -203,20 +202,11 @@ class Lowering:
         key = id(value.expression)
         if key not in self._stored or count(self._stored[key].shape) != count(value.shape):
             expression = value.expression
-            name = self.fresh(getattr(expression, "origin", "") or getattr(expression, "name", "") or "copied")
+            name = self._names.fresh(getattr(expression, "origin", "") or getattr(expression, "name", "") or "copied")
             self._stores.append(Output(name, value))
             self._stored[key] = Value(Load(Tensor(name, name, value.dtype), value.shape), value.shape)
         stored = self._stored[key]
         return stored if shape is None else reshaped(stored, shape)
-
-    def fresh(self, wanted: str) -> str:
-        """Return a Python name that is not taken yet."""
-        base = safe(wanted)
-        name, number = base, 2
-        while name in self._names:
-            name, number = f"{base}_{number}", number + 1
-        self._names.add(name)
-        return name
 
     # --- what may share a kernel ---
 
@@ -309,9 +299,9 @@ class Lowering:
         if node.kind == "constant" and not node.target:
             raise Uncovered("a tensor made while the model runs")
         python = node.name if node.kind == "input" else attribute(node.target)
-        name = self.fresh(node.target) if node.kind != "input" else node.name
+        name = self._names.fresh(node.target) if node.kind != "input" else node.name
         if safe(name) != name:
-            name = self.fresh(name)
+            name = self._names.fresh(name)
         self._known[node.name] = Value(Load(Tensor(python, name, node.value.dtype), shape), shape)
 
     def getitem(self, node: Node) -> Result:

@@ -201,20 +201,7 @@ def _number(lowering: Lowering, node: Node) -> Value:
 
 
 def _view(lowering: Lowering, node: Node) -> Result:
-    result = lowering.result(node.arguments[0])
-    return lowering.view(result, _known_sizes(shape_of(node), result.shape))
-
-
-def _known_sizes(shape: Shape, source: Shape) -> Shape:
-    """Give sizes the trace took for fixed the text of an equal size of the source, when only one can be meant."""
-    texts: dict[int, set[str]] = {}
-    for dim in source:
-        texts.setdefault(dim.value, set()).add(dim.text)
-    result = []
-    for dim in shape:
-        found = texts.get(dim.value, set())
-        result.append(Dim(dim.value, next(iter(found))) if not dim.text and len(found) == 1 and dim.value != 1 else dim)
-    return tuple(result)
+    return lowering.view(lowering.result(node.arguments[0]), shape_of(node))
 
 
 def _expand(lowering: Lowering, node: Node) -> Value:

@@ -73,7 +73,7 @@ class Build(msgspec.Struct, frozen=True, kw_only=True):
     """Absolute path of `cuda_extension` as an importable shared object."""
     target: Literal["cuda", "emulated"]
     architectures: tuple[str, ...]
-    """Such as `sm_90a`; for the emulated target the PTX architecture, `compute_90`."""
+    """Such as `sm_90a`; for the emulated target the PTX architecture, `compute_90a`."""
     launchers: tuple[Launcher, ...]
     resources: tuple[KernelResources, ...]
     warnings: tuple[Diagnostic, ...]

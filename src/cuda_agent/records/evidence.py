@@ -19,7 +19,7 @@ class Device(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     """`NVIDIA H200`, or `emulated device (CPU)`."""
     architecture: str
-    """Build target: `sm_90a`; `compute_90` on the emulated device."""
+    """Build target: `sm_90a`; `compute_90a` on the emulated device."""
     driver: str
     """Driver version; empty on the emulated device."""
     multiprocessors: int = 0

@@ -90,7 +90,6 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag="prepared"):
 
     setup_seconds: float
     """Building, compiling and warming up."""
-    warm_up_calls: int
     steady: bool
     """Whether call times had settled when the warm-up ended."""
     call_us: float
@@ -101,8 +100,6 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True, tag="prepared"):
     """Input sets that were made."""
     input_seconds: float
     """Wall time of drawing one input set."""
-    changes_inputs: bool
-    """Whether a call writes to its inputs; they are drawn again before each call then."""
     gpu_uuid: str
     """`GPU-...`, empty where torch does not tell."""
     l2_bytes: int

@@ -24,6 +24,8 @@ class Samples(msgspec.Struct, frozen=True, kw_only=True):
     had enqueued it whole. None where covering it worked; all where a call itself waits for the device."""
     per_round: int = 1
     """Calls of one turn of the contender; samples of one turn are not independent of each other."""
+    steady: bool = True
+    """Whether call times had settled when the warm-up ended."""
     from_cache: bool = False
     """True when they were taken in an earlier run, side by side with the other cached ones."""
 

@@ -9,9 +9,6 @@ from cuda_agent.skills import cuda_text
 from cuda_agent.skills.element import Extent
 from cuda_agent.skills.program import Output, Shape, Tensor
 
-Arguments = list[tuple[str, str]]
-"""(Python text of the value, C parameter declaration) of each launcher argument, in order."""
-
 
 @dataclass(frozen=True)
 class Generated:

@@ -131,20 +131,18 @@ class _Stopwatch:
         self._contender = self._build(problem, reference)
         del reference
         self._stage = "call"
-        call_us, calls, steady = self._warm_up(command)
+        call_us, steady = self._warm_up(command)
         self._look_for_cover(command)
         # What is here to stay is no work for the collections between turns, a tenth of a second after torch.compile.
         gc.collect()
         gc.freeze()
         return Prepared(
             setup_seconds=round(time.monotonic() - started, 3),
-            warm_up_calls=calls,
             steady=steady,
             call_us=call_us,
             cover_us=self._cover_us,
             sets=self._inputs.count,
             input_seconds=self._inputs.seconds,
-            changes_inputs=self._inputs.change,
             gpu_uuid=self.clock.gpu_uuid,
             l2_bytes=self.clock.l2_bytes,
             fill_bytes_per_us=self.clock.fill_bytes_per_us(),
@@ -168,8 +166,8 @@ class _Stopwatch:
         candidate_module.load_weights(model, state)
         return model
 
-    def _warm_up(self, command: Prepare) -> tuple[float, int, bool]:
-        """Call until call times have settled; return the last median in microseconds, the calls, and whether."""
+    def _warm_up(self, command: Prepare) -> tuple[float, bool]:
+        """Call until call times have settled; return the last median in microseconds, and whether they did."""
         times: list[float] = []
         started = time.monotonic()
         while True:
@@ -191,9 +189,9 @@ class _Stopwatch:
                 last, before = _median(times[-STEADY_CALLS:]), _median(times[-2 * STEADY_CALLS : -STEADY_CALLS])
                 steady = abs(last - before) <= STEADY * before
                 if elapsed >= self._request.warm_up_s and (steady or elapsed >= self._request.warm_up_limit_s):
-                    return last, len(times), steady
+                    return last, steady
             elif elapsed >= self._request.warm_up_limit_s and len(times) >= 2:
-                return _median(times[-2:]), len(times), False
+                return _median(times[-2:]), False
 
     def _look_for_cover(self, command: Prepare) -> None:
         """Find how long the device must wait; a call that itself waits for the device can't be covered at all."""
