@@ -111,6 +111,7 @@ class Bench:
             protocol=protocol_named(protocol),
             seed=seed,
             on_progress=lambda text: None,
+            on_confined=lambda protections: None,
         )
 
 

@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import platform
 import shutil
+import subprocess
+import sys
 import sysconfig
 import tempfile
 from pathlib import Path
@@ -24,6 +26,8 @@ from cuda_agent.cli.output import Output
 from cuda_agent.errors import ToolkitError
 from cuda_agent.gates.devices import cuda_devices, installed_torch
 from cuda_agent.gates.toolkit import Toolkit, discover
+from cuda_agent.records import codec
+from cuda_agent.records.protection import Protections
 from cuda_agent.store.cache_folder import cache_folder
 
 OLDEST_TORCH = (2, 9)
@@ -84,6 +88,7 @@ def _everything(toolkit: Toolkit | ToolkitError) -> tuple[Finding, ...]:
         _cache(),
         _shared_memory(),
         _temporary(),
+        _protections(),
     )
 
 
@@ -242,6 +247,35 @@ def _temporary() -> Finding:
             advice="Name a folder that can be written in $TMPDIR.",
         )
     return Finding(part="temporary files", status="ok", found=f"{folder}, {_size(shutil.disk_usage(folder).free)} free")
+
+
+def _protections() -> Finding:
+    """Let a process confine itself as a candidate's does, and try what it then should not be able to do."""
+    ran = subprocess.run(
+        [sys.executable, "-P", "-m", "cuda_agent.worker.protections"], capture_output=True, text=True, check=False
+    )
+    try:
+        found = codec.decode(ran.stdout.encode(), Protections)
+    except msgspec.MsgspecError:
+        said = ran.stderr.strip().rpartition("\n")[2]
+        return Finding(
+            part="confinement",
+            status="missing",
+            found=f"a process could not confine itself: {said}",
+            advice="Candidates are not loaded without it. Please report this, with the kernel's version.",
+        )
+    # Only root can give its user away, and only root needs to.
+    left = {right: why for right, why in found.left.items() if right != "caller's user" or os.getuid() == 0}
+    taken = f"candidates lose: {', '.join(found.taken) or 'nothing'}"
+    if not left:
+        return Finding(part="confinement", status="ok", found=taken)
+    return Finding(
+        part="confinement",
+        status="note",
+        found=f"{taken}; they keep: {'; '.join(f'{right} ({why})' for right, why in left.items())}",
+        advice="Judge only candidates that you trust here, or use a newer kernel (5.13 has Landlock) or a container "
+        "that lets processes use Landlock and seccomp.",
+    )
 
 
 def _size(count: int) -> str:

@@ -149,6 +149,7 @@ def verdict_json(evidence: Evidence, path: str) -> dict[str, Any]:
         "protocol": evidence.protocol,
         "seed": evidence.seed,
         "verdict": evidence.verdict,
+        "protections": evidence.protections,
         "gates": {report.gate: report for report in evidence.gates},
         "errors": evidence.errors,
         "speedups": timing.speedups if timing else "not measured",

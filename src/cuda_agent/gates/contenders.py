@@ -163,6 +163,8 @@ class ContenderProcess:
             if reply.out_of_memory:
                 return MachineFault(gate="profile", check="device memory", message=message)
             return ProblemFault(gate="profile", check=f"{self.name} baseline", message=message)
+        if reply.stage == "confinement":
+            return MachineFault(gate="profile", check="confinement", message=message)
         if reply.stage in ("problem", "inputs"):
             # The eager reference got past these, and nothing of the candidate was loaded yet.
             return MachineFault(gate="profile", check="device memory", message=message)

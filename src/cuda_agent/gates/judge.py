@@ -21,6 +21,7 @@ from cuda_agent.gates.verify import Verified, VerifyGate
 from cuda_agent.records.candidate import Build, Candidate
 from cuda_agent.records.evidence import SCHEMA_VERSION, Device, Environment, Evidence, Reward
 from cuda_agent.records.problem import Problem, ProblemDescription
+from cuda_agent.records.protection import Protections
 from cuda_agent.records.timing import Timing
 from cuda_agent.records.verdict import (
     Gate,
@@ -116,6 +117,7 @@ class _Judgement:
         self._build: Build | None = None
         self._errors: tuple[OutputError, ...] = ()
         self._description: ProblemDescription | None = None
+        self._protections: Protections | None = None
         self._reports: list[GateReport] = []
 
     def evidence(self, settings: ProfileSettings, *, reuse: bool) -> Evidence:
@@ -141,6 +143,7 @@ class _Judgement:
             description=self._description,
             candidate=self._candidate,
             build=self._build,
+            protections=self._protections,
             gates=tuple(self._reports),
             errors=self._errors,
             verdict=verdict,
@@ -198,6 +201,7 @@ class _Judgement:
                     protocol=judge._protocol,
                     seed=self._seed,
                     on_progress=lambda text: judge._on_progress("verify", text),
+                    on_confined=self._note_protections,
                 )
             except MachineError as error:
                 result = _machine_fault("verify", error)
@@ -211,6 +215,9 @@ class _Judgement:
         said = "; ".join([where, f"worst error {worst:.2g}", *result.notes])
         self._report("verify", "passed", said, time.monotonic() - started)
         return result
+
+    def _note_protections(self, protections: Protections) -> None:
+        self._protections = protections
 
     def _verdict(self, settings: ProfileSettings, *, reuse: bool) -> Verdict:
         judge = self._judge

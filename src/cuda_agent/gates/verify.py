@@ -23,6 +23,7 @@ from cuda_agent.records.candidate import Build, Candidate
 from cuda_agent.records.channel import Channel, ChannelClosed
 from cuda_agent.records.jobs import GIB, Died, Expired, Limits, WorkerJob, describe
 from cuda_agent.records.problem import Problem, ProblemDescription
+from cuda_agent.records.protection import Protections
 from cuda_agent.records.verdict import (
     BrokeContract,
     Crashed,
@@ -45,6 +46,7 @@ from cuda_agent.records.verification import (
     CompareFailed,
     CompareReply,
     CompareRequest,
+    Confined,
     Construct,
     Done,
     Expect,
@@ -136,12 +138,14 @@ class VerifyGate:
         protocol: VerifyProtocol,
         seed: int,
         on_progress: Callable[[str], None],
+        on_confined: Callable[[Protections], None],
     ) -> Verified | Verdict:
         """Return `Verified`, or the verdict that ends the judgement.
 
         Args:
             device: `emulated` or `cuda:N`.
             seed: root seed; every trial's seeds are derived from it and never reach the candidate.
+            on_confined: told what rights the candidate's process gave up, before the candidate is loaded.
 
         Raises:
             MachineError: workers can't be started.
@@ -149,7 +153,17 @@ class VerifyGate:
         self._scratch.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(dir=self._scratch, prefix="verify-"))
         conversation = _Conversation(
-            self._sandbox, folder, problem, description, candidate, build, device, protocol, seed, on_progress
+            self._sandbox,
+            folder,
+            problem,
+            description,
+            candidate,
+            build,
+            device,
+            protocol,
+            seed,
+            on_progress,
+            on_confined,
         )
         try:
             return conversation.run()
@@ -203,6 +217,7 @@ class _Conversation:
         protocol: VerifyProtocol,
         seed: int,
         on_progress: Callable[[str], None],
+        on_confined: Callable[[Protections], None],
     ) -> None:
         self._folder = folder
         self._description = description
@@ -210,6 +225,7 @@ class _Conversation:
         self._protocol = protocol
         self._seed = seed
         self._on_progress = on_progress
+        self._on_confined = on_confined
         self._parties: list[_Party] = []
         self._plain_stats: dict[str, tuple[OutputStats, ...]] = {}
         self._notes: list[str] = []
@@ -249,6 +265,7 @@ class _Conversation:
                 emulated=build.target == "emulated",
                 device=torch_device,
                 threads=0,
+                handover=str(folder / "handover"),
                 outputs=str(self._outputs),
                 matmul_tf32=matmul,
                 cudnn_tf32=cudnn,
@@ -273,6 +290,7 @@ class _Conversation:
         trials = protocols.plan(self._protocol, self._description, device=self._device, seed=self._seed)
         ready = self._ask_reference(None, ReferenceReady)
         weights = {0: self._make_weights(0)}
+        self._learn_protections()
         if not self._ask_candidate(None, CandidateLoaded, LOAD_LIMIT_S).poison_works:
             self._note(
                 "Unwritten memory can't be filled with garbage by this C library, so unwritten outputs may pass."
@@ -300,6 +318,15 @@ class _Conversation:
             )
             raise _Stop(BrokeContract(gate="verify", check="own kernels", message=message))
         return Verified(errors=tuple(errors), trials=done, seconds=self._seconds, notes=tuple(self._notes))
+
+    def _learn_protections(self) -> None:
+        confined = self._ask_candidate(None, Confined, LOAD_LIMIT_S)
+        if confined.protections is None:
+            message = (
+                f"The candidate's process could not be confined, so the candidate was not loaded: {confined.failure}"
+            )
+            raise _Stop(MachineFault(gate="verify", check="confinement", message=message))
+        self._on_confined(confined.protections)
 
     def _note(self, text: str) -> None:
         if text not in self._notes:

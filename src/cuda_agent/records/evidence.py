@@ -6,6 +6,7 @@ import msgspec
 
 from cuda_agent.records.candidate import Build, Candidate
 from cuda_agent.records.problem import Problem, ProblemDescription
+from cuda_agent.records.protection import Protections
 from cuda_agent.records.verdict import GateReport, OutputError, Verdict
 
 SCHEMA_VERSION = 1
@@ -65,6 +66,8 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     description: ProblemDescription | None
     candidate: Candidate
     build: Build | None
+    protections: Protections | None
+    """Rights that the candidate's process had given up; None when none was started."""
     gates: tuple[GateReport, ...]
     errors: tuple[OutputError, ...]
     verdict: Verdict

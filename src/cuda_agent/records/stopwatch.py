@@ -156,7 +156,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True, tag="checked"):
 class Fell(msgspec.Struct, frozen=True, kw_only=True, tag="fell"):
     """The step asked for raised; the process ends after it."""
 
-    stage: Literal["problem", "inputs", "build", "call", "check"]
+    stage: Literal["problem", "inputs", "confinement", "build", "call", "check"]
     """`problem` and `inputs` come before any code of the candidate is loaded."""
     out_of_memory: bool
     error: str

@@ -11,6 +11,7 @@ from typing import Literal
 import msgspec
 
 from cuda_agent.records.candidate import Candidate
+from cuda_agent.records.protection import Protections
 
 Distribution = Literal["as given", "mixed signs", "times 10", "times 0.01", "late spike", "constant rows", "zeros"]
 """What is done to the floating inputs that the problem makes; `worker/distributions.py` says how and to which."""
@@ -234,6 +235,8 @@ class CandidateRequest(msgspec.Struct, frozen=True, kw_only=True):
     device: str
     threads: int
     """Of the emulated device; 0: all."""
+    handover: str
+    """Folder that weights and inputs are read from."""
     outputs: str
     """Folder to write results to."""
     matmul_tf32: bool
@@ -272,6 +275,14 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, tag="call"):
 
 
 CandidateCommand = Construct | LoadWeights | Call | Quit
+
+
+class Confined(msgspec.Struct, frozen=True, kw_only=True, tag="confined"):
+    """The process gave up its rights; said before any code of the candidate is loaded."""
+
+    protections: Protections | None
+    """None when that failed."""
+    failure: str
 
 
 class CandidateLoaded(msgspec.Struct, frozen=True, kw_only=True, tag="loaded"):
@@ -317,7 +328,7 @@ class Raised(msgspec.Struct, frozen=True, kw_only=True, tag="raised"):
     """What the emulated device found, empty when nothing."""
 
 
-CandidateReply = CandidateLoaded | Done | Called | Raised
+CandidateReply = Confined | CandidateLoaded | Done | Called | Raised
 
 
 # --- compare ---

@@ -24,6 +24,7 @@ from cuda_agent.records.verification import (
     CandidateCommand,
     CandidateLoaded,
     CandidateRequest,
+    Confined,
     Construct,
     Done,
     LoadWeights,
@@ -32,7 +33,7 @@ from cuda_agent.records.verification import (
     TensorFile,
     Values,
 )
-from cuda_agent.worker import candidate_module, poison, values
+from cuda_agent.worker import candidate_module, confinement, poison, values
 
 KEPT_BYTES = 1 << 30
 """A result up to this size is held during the next call, to see whether that changes it."""
@@ -60,6 +61,7 @@ class _Session:
         self._request = request
         self._folder = folder
         self._link = link
+        self._readable = [request.library]
         self._stage: _Stage = "import"
         self._emulator: Any = None
         self._model: torch.nn.Module | None = None
@@ -70,7 +72,10 @@ class _Session:
 
     def serve(self) -> None:
         try:
-            self._load()
+            works = self._set_up()
+            if not self._confine():
+                return
+            self._load(poison_works=works)
             while True:
                 command: CandidateCommand = self._link.receive(CandidateCommand)
                 if isinstance(command, Quit):
@@ -84,7 +89,8 @@ class _Session:
         except (Exception, SystemExit, KeyboardInterrupt) as error:
             self._link.send(self._raised(error))
 
-    def _load(self) -> None:
+    def _set_up(self) -> bool:
+        """Do what needs rights that the candidate must not have; return whether fresh memory can be poisoned."""
         if self._on_device():
             torch.zeros(1, device=self._request.device)  # the context takes a while, and nothing is asked for yet
         works = self._on_device() or poison.host_poison_works()
@@ -93,13 +99,31 @@ class _Session:
             # import stands here since a CUDA device needs none of it.
             emulator = importlib.import_module("cuda_agent.emulator")
             self._emulator = emulator.attach()
+            self._readable.append(str(emulator.core_library().parent))
             if self._request.threads:
                 self._emulator.threads(self._request.threads)
         candidate_module.write_out(self._request.candidate, self._folder)
+        return works
+
+    def _confine(self) -> bool:
+        """Give up rights and say which; False when that failed."""
+        job = self._folder.parent
+        try:
+            protections = confinement.enter(
+                reads=[*filter(None, self._readable), self._request.handover],
+                writes=[str(job), self._request.outputs],
+            )
+        except OSError as error:
+            self._link.send(Confined(protections=None, failure=str(error)))
+            return False
+        self._link.send(Confined(protections=protections, failure=""))
+        return True
+
+    def _load(self, *, poison_works: bool) -> None:
         self._module = candidate_module.load_module(
             self._folder, self._request.library, emulated=self._request.emulated
         )
-        self._link.send(CandidateLoaded(poison_works=works))
+        self._link.send(CandidateLoaded(poison_works=poison_works))
 
     def _construct(self, command: Construct) -> None:
         self._stage = "construct"

@@ -39,7 +39,7 @@ from cuda_agent.records.stopwatch import (
     StopwatchRequest,
 )
 from cuda_agent.records.verification import TensorFile
-from cuda_agent.worker import candidate_module, values
+from cuda_agent.worker import candidate_module, confinement, values
 from cuda_agent.worker.device_clock import CudaClock, now
 from cuda_agent.worker.problem_module import LoadedProblem
 
@@ -55,7 +55,7 @@ COVER_TRIES = 3
 KEPT_ELEMENTS = 1 << 20
 """Most elements kept of one output for a check."""
 
-_Stage = Literal["problem", "inputs", "build", "call", "check"]
+_Stage = Literal["problem", "inputs", "confinement", "build", "call", "check"]
 
 
 class Clock(Protocol):
@@ -159,6 +159,9 @@ class _Stopwatch:
         assert request.candidate is not None
         state = {name: value.detach().clone() for name, value in reference.state_dict().items()}
         candidate_module.write_out(request.candidate, self._place)
+        self._stage = "confinement"
+        confinement.enter(reads=[request.library], writes=[str(self._folder)])
+        self._stage = "build"
         module = candidate_module.load_module(self._place, request.library, emulated=False)
         model = candidate_module.construct(
             module, problem.init_inputs(), device=request.device, training=problem.training
