@@ -40,7 +40,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_build_that_was_killed_leaves_no_entry_and_is_built_again(
     tmp_path: Path, cache: Path, how: signal.Signals
 ) -> None:
-    problem, candidate = write_problem(tmp_path), write_candidate(tmp_path / "candidate")
+    problem = write_problem(tmp_path)
+    # Headers that take seconds to compile, so that the signal arrives while nvcc runs however busy the machine is.
+    candidate = write_candidate(tmp_path / "candidate", kernel=f"#include <cub/block/block_radix_sort.cuh>\n{KERNEL}")
     asked = ["judge", str(problem), str(candidate), "--device", "emulated", "--out", str(tmp_path / "run")]
     process = subprocess.Popen(
         [*COMMAND, *asked, "--json"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
