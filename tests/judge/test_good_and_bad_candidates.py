@@ -346,8 +346,48 @@ STRUCTURE = (
             ]
         },
         BrokeContract,
+        "torch compute",
+        ("torch computed in forward(): silu (512 elements)", "Compute in a kernel"),
+    ),
+    Bad(
+        "a kernel into a dead buffer and torch's own result, as a method of the tensor",
+        "silu",
+        {MODEL: [("        return y", "        return x.sigmoid().mul_(x)")]},
+        BrokeContract,
+        "torch compute",
+        ("torch computed in forward(): ", "mul_ (", "sigmoid ("),
+    ),
+    Bad(
+        "a kernel into a dead buffer and torch's own result, hidden from the dispatcher",
+        "silu",
+        {
+            MODEL: [
+                (
+                    "        return y",
+                    "        with torch._C._DisableTorchDispatch():\n            return torch.nn.functional.silu(x)",
+                )
+            ]
+        },
+        BrokeContract,
         "own kernels",
-        ("calls launched a kernel, so the results are torch's own", "Call a launcher from cuda_extension in forward()"),
+        ("right in a call in which the candidate's kernels did nothing", "return what its kernels write"),
+    ),
+    Bad(
+        "a kernel into a dead buffer and torch's own result, computed on a thread",
+        "silu",
+        {
+            MODEL: [
+                (
+                    "        return y",
+                    "        import threading\n        box = []\n"
+                    "        t = threading.Thread(target=lambda: box.append(torch.nn.functional.silu(x)))\n"
+                    "        t.start(); t.join()\n        return box[0]",
+                )
+            ]
+        },
+        BrokeContract,
+        "own kernels",
+        ("right in a call in which the candidate's kernels did nothing",),
     ),
 )
 

@@ -109,6 +109,7 @@ void ca_set_fault(int kind, const char *kernel, const char *message);
 void ca_set_schedule(uint64_t seed);     /* warps of a block run ascending (0), descending (1), else pseudo-random */
 void ca_set_threads(int threads);        /* worker threads over blocks; 0: one per core */
 void ca_set_time_limit(double seconds);  /* per launch */
+void ca_set_idle(int idle);              /* launches are checked and counted, and do nothing */
 uint64_t ca_counter_launches(void);
 uint64_t ca_counter_instructions(void);  /* warp instructions */
 #ifdef __cplusplus

@@ -50,6 +50,7 @@ ca_fault last_fault{};
 uint64_t schedule_seed = 0;
 int thread_setting = 0;
 double time_limit = 60;
+bool idle_device = false;
 std::atomic<uint64_t> launches{0}, instructions{0};
 
 uint64_t mix(uint64_t x) {  // splitmix64
@@ -660,6 +661,7 @@ int ca_launch(ca_module *module, int kernel, const uint32_t grid[3], const uint3
         return CA_UNSUPPORTED;
     }
     ++launches;
+    if (idle_device) return CA_OK;
     Launch l;
     l.module = module;
     l.kernel = &f;
@@ -717,5 +719,6 @@ void ca_set_fault(int kind, const char *kernel, const char *message) {
 void ca_set_schedule(uint64_t seed) { schedule_seed = seed; }
 void ca_set_threads(int threads) { thread_setting = threads; }
 void ca_set_time_limit(double seconds) { time_limit = seconds; }
+void ca_set_idle(int idle) { idle_device = idle != 0; }
 uint64_t ca_counter_launches(void) { return launches; }
 uint64_t ca_counter_instructions(void) { return instructions; }

@@ -127,6 +127,7 @@ def core() -> ctypes.CDLL:
         "ca_set_schedule": (None, [c.c_uint64]),
         "ca_set_threads": (None, [c.c_int]),
         "ca_set_time_limit": (None, [c.c_double]),
+        "ca_set_idle": (None, [c.c_int]),
         "ca_counter_launches": (c.c_uint64, []),
         "ca_counter_instructions": (c.c_uint64, []),
     }

@@ -42,6 +42,10 @@ class Runtime:
         """Stop a launch after `seconds` of wall time."""
         core().ca_set_time_limit(seconds)
 
+    def idle(self, on: bool) -> None:
+        """Let launches succeed without doing anything, to see what depends on them."""
+        core().ca_set_idle(on)
+
     def last_fault(self) -> Fault | None:
         """Return what stopped the device, None while it works."""
         return last_fault()

@@ -7,6 +7,7 @@ loads none of the three: it asks, and decides from facts.
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -85,6 +86,11 @@ LAUNCH_LIMIT_S = 60.0
 REFERENCE_LIMIT_S = 300.0
 WITHOUT_CUDA = ("not compiled with CUDA", "NVIDIA driver", "No CUDA GPUs", "CUDA driver", "is_cuda")
 """What errors of candidates say that insist on CUDA tensors."""
+IDLE_LIMIT_S = 10.0
+"""Longest wait for a call in which kernels do nothing; a host loop that waits for a kernel's word never ends."""
+TORCH_ELEMENTS = 256
+TORCH_SHARE = 0.01
+"""torch's own operators may compute on this many elements in a call, absolute and by those of inputs and outputs."""
 SMALLEST_SHARE = 1e-3
 """The absolute bound counts at least this share of the size that outputs have on inputs as given, so that a result of
 1e-12 where zero is expected is not an error."""
@@ -231,6 +237,7 @@ class _Conversation:
         self._notes: list[str] = []
         self._launches: int | None = None
         self._last_called = -1
+        self._loaded = -1
         self._reference_s = 0.0
         self._seconds = 0.0
         self._where = ""
@@ -256,6 +263,7 @@ class _Conversation:
             ),
             memory,
         )
+        self._built = bool(build.library)
         self._candidate = self._start(
             sandbox,
             "candidate",
@@ -296,17 +304,16 @@ class _Conversation:
                 "Unwritten memory can't be filled with garbage by this C library, so unwritten outputs may pass."
             )
         self._ask_candidate(Construct(init_inputs=ready.init_inputs, training=ready.training), Done, LOAD_LIMIT_S)
-        loaded = -1
         errors: list[OutputError] = []
         done = 0
         for trial in trials:
             if trial.weights not in weights:
                 weights[trial.weights] = self._make_weights(trial.weights)
             made = weights[trial.weights]
-            if loaded != trial.weights:
+            if self._loaded != trial.weights:
                 self._where = "loading weights"
                 self._ask_candidate(LoadWeights(names=made.names, tensors=made.tensors), Done, LOAD_LIMIT_S)
-            loaded = trial.weights
+            self._loaded = trial.weights
             found = self._trial(trial, done + 1, len(trials))
             if found is not None:
                 errors += found
@@ -317,6 +324,8 @@ class _Conversation:
                 "cuda_extension in forward()."
             )
             raise _Stop(BrokeContract(gate="verify", check="own kernels", message=message))
+        if self._launches is not None:
+            self._check_kernels_matter(trials[0], len(trials))
         return Verified(errors=tuple(errors), trials=done, seconds=self._seconds, notes=tuple(self._notes))
 
     def _learn_protections(self) -> None:
@@ -342,39 +351,16 @@ class _Conversation:
         what = trial.case if trial.distribution == "as given" else f"{trial.case}, {trial.distribution}"
         self._where = what
         self._on_progress(f"trial {number} of at most {total} ({what})")
-        made = self._ask_reference(
-            MakeInputs(
-                trial=trial.number,
-                case=trial.case,
-                seed=trial.seed,
-                distribution=trial.distribution,
-                weights=trial.weights,
-            ),
-            InputsMade,
-        )
+        made = self._make_inputs(trial)
         try:
             if not self._is_sound(trial, made):
                 return None
-            called = self._ask_candidate(
-                Call(
-                    trial=trial.number,
-                    inputs=made.inputs,
-                    reuse_buffers=trial.reuse_buffers,
-                    reload=self._description.training,
-                    poison=trial.poison,
-                    poison_bytes=made.output_bytes,
-                    schedule=trial.schedule,
-                ),
-                Called,
-                self._call_limit(),
-                trial,
-            )
+            called = self._ask_candidate(self._call(trial, made), Called, self._call_limit(), trial)
             self._last_called = trial.number
             self._seconds += called.seconds
             self._launches = called.launches
-            outside = any(not self._is_ours(file) for file in called.outputs.tensors)
             taken = None
-            if not outside and all(kind == "Tensor" for kind in called.types):
+            if self._is_readable(called):
                 taken = self._ask_compare(Take(trial=trial.number, tensors=called.outputs.tensors), Taken)
             expected = self._ask_reference(Expect(trial=trial.number, check_random=trial.number == 0), Expected)
             if expected.random:
@@ -393,9 +379,95 @@ class _Conversation:
             if taken is None or taken.unreadable:
                 why = taken.unreadable if taken else "the result lies outside the folder for results"
                 raise _Stop(self._contract(trial, "output bytes", f"The result can't be read: {why}."))
-            return self._check_values(trial, made, called, expected, taken)
+            errors = self._check_values(trial, made, called, expected, taken)
+            self._check_torch_work(trial, made, called)
+            return errors
         finally:
             self._forget()
+
+    def _make_inputs(self, trial: Trial) -> InputsMade:
+        return self._ask_reference(
+            MakeInputs(
+                trial=trial.number,
+                case=trial.case,
+                seed=trial.seed,
+                distribution=trial.distribution,
+                weights=trial.weights,
+            ),
+            InputsMade,
+        )
+
+    def _call(self, trial: Trial, made: InputsMade, *, idle: bool = False) -> Call:
+        return Call(
+            trial=trial.number,
+            inputs=made.inputs,
+            reuse_buffers=trial.reuse_buffers,
+            reload=self._description.training,
+            poison=trial.poison,
+            poison_bytes=made.output_bytes,
+            schedule=trial.schedule,
+            idle=idle,
+        )
+
+    def _is_readable(self, called: Called) -> bool:
+        ours = all(self._is_ours(file) for file in called.outputs.tensors)
+        return ours and all(kind == "Tensor" for kind in called.types)
+
+    def _check_torch_work(self, trial: Trial, made: InputsMade, called: Called) -> None:
+        """Refuse results that torch's own operators computed; what they touch besides must be little."""
+        if not self._built:
+            return
+        moved = sum(math.prod(file.shape) for file in (*made.inputs.tensors, *called.outputs.tensors))
+        computed = sum(operator.elements for operator in called.torch_work)
+        if computed <= max(TORCH_ELEMENTS, TORCH_SHARE * moved):
+            return
+        names = ", ".join(f"{operator.name} ({operator.elements} elements)" for operator in called.torch_work[:3])
+        raise _Stop(
+            self._contract(
+                trial,
+                "torch compute",
+                f"torch computed in forward(): {names}; inputs and outputs have {moved} elements. Compute in a kernel; "
+                "torch may make, view and copy tensors. What depends on parameters alone can be done when they are loaded.",
+            )
+        )
+
+    def _check_kernels_matter(self, like: Trial, number: int) -> None:
+        """Refuse a candidate whose result is right though none of its kernels did anything.
+
+        Its process may crash or hang on what idle kernels leave behind, so nothing is asked of it afterwards.
+        """
+        for poison in (0x00, 0xFF):  # one of them may happen to be the right result
+            trial = msgspec.structs.replace(
+                like, number=number, seed=like.seed ^ number, weights=self._loaded, reuse_buffers=False, poison=poison
+            )
+            self._on_progress("a call in which kernels do nothing")
+            made = self._make_inputs(trial)
+            try:
+                called = self._ask_candidate(self._call(trial, made, idle=True), Called, IDLE_LIMIT_S, trial)
+                self._last_called = trial.number
+                if not self._is_readable(called):
+                    return
+                taken = self._ask_compare(Take(trial=trial.number, tensors=called.outputs.tensors), Taken)
+                expected = self._ask_reference(Expect(trial=trial.number, check_random=False), Expected)
+                self._check_structure(trial, made, called, expected)
+                self._check_values(trial, made, called, expected, taken)
+            except _Stop as stop:
+                if isinstance(stop.verdict, ProblemFault | MachineFault):
+                    raise
+                return
+            finally:
+                self._forget()
+            if not any(math.prod(file.shape) for file in expected.outputs.tensors):
+                return
+            number += 1
+        raise _Stop(
+            BrokeContract(
+                gate="verify",
+                check="own kernels",
+                message="The result was right in a call in which the candidate's kernels did nothing, so it does not come "
+                f"from them. Let forward() return what its kernels write. Replay with --seed {self._seed}.",
+            )
+        )
 
     def _is_ours(self, file: TensorFile) -> bool:
         return not file.file or Path(file.file).parent == self._outputs

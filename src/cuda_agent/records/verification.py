@@ -272,6 +272,8 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, tag="call"):
     """Sizes of blocks that are likely to be asked for."""
     schedule: int
     """Order of the warps on the emulated device."""
+    idle: bool = False
+    """Kernels do nothing in this call; a result that is right all the same owes nothing to them."""
 
 
 CandidateCommand = Construct | LoadWeights | Call | Quit
@@ -296,6 +298,15 @@ class Done(msgspec.Struct, frozen=True, kw_only=True, tag="done"):
     """Constructed, or weights loaded."""
 
 
+class TorchOperator(msgspec.Struct, frozen=True, kw_only=True):
+    """An operator of torch's own that computed during a call of the candidate."""
+
+    name: str
+    """ATen's, without overload: `mm`."""
+    elements: int
+    """Read or written, whichever are more, over all its uses in the call."""
+
+
 class Called(msgspec.Struct, frozen=True, kw_only=True, tag="called"):
     """One call returned; its result is written out."""
 
@@ -312,6 +323,8 @@ class Called(msgspec.Struct, frozen=True, kw_only=True, tag="called"):
     """Outputs of the call before whose values this call changed."""
     launches: int | None
     """Kernels that the emulated device ran since the process started; None on other devices, or with nothing built."""
+    torch_work: tuple[TorchOperator, ...]
+    """What torch computed during the call, the most first; tensors that were made, viewed or copied left out."""
     seconds: float
 
 

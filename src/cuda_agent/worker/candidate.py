@@ -34,6 +34,7 @@ from cuda_agent.records.verification import (
     Values,
 )
 from cuda_agent.worker import candidate_module, confinement, poison, values
+from cuda_agent.worker.torch_work import TorchWork
 
 KEPT_BYTES = 1 << 30
 """A result up to this size is held during the next call, to see whether that changes it."""
@@ -67,6 +68,7 @@ class _Session:
         self._model: torch.nn.Module | None = None
         self._state: dict[str, torch.Tensor] = {}
         self._inputs: list[torch.Tensor] = []
+        self._torch_work = TorchWork()
         self._earlier: list[torch.Tensor] = []
         self._earlier_files: tuple[TensorFile, ...] = ()
 
@@ -152,10 +154,11 @@ class _Session:
         arguments, tensors = self._place_inputs(command)
         if self._emulator is not None:
             self._emulator.schedule(command.schedule)
+            self._emulator.idle(command.idle)
         self._poison(command)
         started = time.monotonic()
         try:
-            with torch.no_grad():
+            with torch.no_grad(), self._torch_work:
                 result = self._model(*arguments)
             self._stage = "read"
             if self._on_device():
@@ -224,6 +227,7 @@ class _Session:
             launches=None
             if self._emulator is None or not self._request.library
             else self._emulator.counters()["launches"],
+            torch_work=self._torch_work.take(),
             seconds=seconds,
         )
 
