@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -246,6 +247,38 @@ class TestCache:
         built = emulated(gate_in(tmp_path, toolkit), candidate())
         assert not built.cached
         assert [path.name for path in builds.iterdir()] == [built.key]
+
+
+class TestConfined:
+    """The sources are a stranger's, and a compiler reads and writes whatever they say."""
+
+    @pytest.mark.parametrize(
+        "line",
+        ['#include "{secret}"', 'asm(".incbin \\"{secret}\\"");'],
+        ids=["included", "embedded"],
+    )
+    def test_a_build_can_not_take_in_files_of_the_user(self, gate: CompileGate, tmp_path: Path, line: str) -> None:
+        secret = tmp_path / "secret.h"
+        secret.write_text("// the expected values\n")
+        source = f"{SCALE}\n{line.format(secret=secret)}\n"
+        built = gate.build(candidate(source), target="emulated", architectures=("compute_90a",))
+        if (
+            "read files"
+            not in json.loads(subprocess.check_output([sys.executable, "-m", "cuda_agent.worker.protections"]))["taken"]
+        ):
+            pytest.skip("this machine confines no files")
+        assert isinstance(built, BuildFailed), built
+        assert "the expected values" not in built.message
+
+    def test_a_build_that_would_take_all_time_and_memory_is_ended(self, toolkit: Toolkit, tmp_path: Path) -> None:
+        source = f"""{SCALE}
+template <int D, long K> struct Tree {{ static constexpr long sum = Tree<D - 1, 2 * K>::sum + Tree<D - 1, 2 * K + 1>::sum; }};
+template <long K> struct Tree<0, K> {{ static constexpr long sum = K; }};
+__device__ long bomb = Tree<40, 1>::sum;
+"""
+        limited = gate_in(tmp_path, toolkit, time_limit_s=8)
+        built = limited.build(candidate(source), target="emulated", architectures=("compute_90a",))
+        assert isinstance(built, BuildFailed | TimedOut), built
 
 
 class TestMachine:

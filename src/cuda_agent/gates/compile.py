@@ -6,6 +6,7 @@ and the host compiler say comes back as diagnostics with paths as the author kno
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import re
@@ -16,7 +17,7 @@ import sys
 import sysconfig
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
@@ -52,7 +53,8 @@ LIBRARIES_BY_HEADER = {
 class CompileGate:
     """Builds candidates.
 
-    Stops: sources that don't compile, launchers Python can't call, builds that never end.
+    Stops: sources that don't compile, launchers Python can't call, builds that never end or take all memory, sources
+    that include or embed files of the user's.
     Does not stop: a candidate whose host code does harm when it is loaded; that is the sandbox's part.
     """
 
@@ -149,7 +151,11 @@ class CompileGate:
         nvcc = self._nvcc_command(target, architectures)
         commands = [[*nvcc, "-c", name, "-o", f"{_flat(name)}.o"] for name in sources]
         commands.append(self._binding_command(target))
-        tools = _Tools(work, started + self._time_limit_s)
+        readable = [self._emulator_headers, *map(Path, self._toolkit.libraries)]
+        readable += [_installation(self._toolkit.nvcc), _installation(self._toolkit.host_compiler)]
+        if emulator is not None:
+            readable.append(emulator.parent)
+        tools = _Tools(work, started + self._time_limit_s, readable=readable)
         with ThreadPoolExecutor(max(2, os.cpu_count() or 2)) as pool:
             try:
                 ran = list(pool.map(tools.run, commands))
@@ -275,10 +281,13 @@ class CompileGate:
 
 
 class _Tools:
-    """Runs compilers in a clean environment; all end together, at the deadline or when they are stopped."""
+    """Runs compilers confined to their folder; all end together, at the deadline or when they are stopped."""
 
-    def __init__(self, work: Path, deadline: float) -> None:
+    def __init__(self, work: Path, deadline: float, *, readable: Sequence[Path]) -> None:
         self._work = work
+        self._confined = [sys.executable, "-P", "-m", "cuda_agent.worker.confined_program", "--write", str(work)]
+        for path in readable:
+            self._confined += ["--read", str(path)]
         self._deadline = deadline
         self._stopped = threading.Event()
         self._running: set[subprocess.Popen[bytes]] = set()
@@ -292,8 +301,10 @@ class _Tools:
             "HOME": str(self._work / "tmp"),
             "LC_ALL": "C.UTF-8",
         }
+        if not Path(command[0]).exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), command[0])
         with subprocess.Popen(
-            command,
+            [*self._confined, "--", *command],
             cwd=self._work,
             env=environment,
             stdin=subprocess.DEVNULL,
@@ -325,6 +336,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a compiler with all the programs it started, unless it has ended."""
     if process.poll() is None:
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _installation(tool: str) -> Path:
+    """Return the folder that a compiler is installed in with its headers; never a home or what holds one."""
+    folder = Path(tool).resolve().parent
+    home = Path.home()
+    return folder if folder.parent in (home, *home.parents) else folder.parent
 
 
 def _flat(name: str) -> str:

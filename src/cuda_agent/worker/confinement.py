@@ -13,6 +13,7 @@ Sources: landlock(7), seccomp(2), capabilities(7).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import glob
@@ -41,7 +42,8 @@ SYSTEM = (
     "/run/nvidia*",
 )
 PROCESS = ("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/proc/sys", "/proc/driver", "/proc/devices")
-DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom", "/dev/nvidia*", "/dev/nvidia-caps/*")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+GPUS = ("/dev/nvidia*", "/dev/nvidia-caps/*")
 WORKER_SIDE = ("__init__.py", "errors.py", "records", "worker", "emulator")
 """Of this package, where it lies in a folder of its own; the rest holds the references."""
 FIRST_USER = 0x6B000000
@@ -50,16 +52,19 @@ MOST_TASKS = 4096
 """Threads and processes of such a user."""
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_SET_NO_NEW_PRIVS = 1, 4, 8, 38
+_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 47, 2
+_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP = 28, 4
 _CAP_DAC_READ_SEARCH = 2
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def enter(*, reads: Iterable[str], writes: Sequence[str]) -> Protections:
+def enter(*, reads: Iterable[str], writes: Sequence[str], compiles: bool = False) -> Protections:
     """Give up every right that this machine lets a process give up.
 
     Args:
         reads: files and folders that may be read besides the system's and Python's.
         writes: folders of this process, read and written; owned by it afterwards.
+        compiles: keep the right to start programs, and give up that to GPUs instead.
 
     Raises:
         OSError: a protection that the machine has could not be put in force.
@@ -67,14 +72,18 @@ def enter(*, reads: Iterable[str], writes: Sequence[str]) -> Protections:
     if _libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
         _fail("no_new_privs")
     root = os.getuid() == 0
-    user = _become_nobody(writes) if root else "only root can change it; the other protections hold all the same"
-    files = _restrict_files([*_system_paths(), *reads], [*writes])
-    calls = _filter_calls()
+    user = (
+        _become_nobody(writes, inherited=compiles)
+        if root
+        else "only root can change it; the other protections hold all the same"
+    )
+    files = _restrict_files([*_system_paths(), *reads], [*writes], programs=compiles, gpus=not compiles)
+    calls = _filter_calls(programs=compiles)
     why: dict[Right, str] = {
         "read files": files,
         "write files": files if user else "",  # a user of its own may write nothing but its own
         "network": calls,
-        "programs": calls,
+        "programs": "compilers are programs" if compiles else calls,
         "other processes": calls if user else "",
         "caller's user": user,
     }
@@ -92,9 +101,13 @@ def _fail(what: str) -> None:
 # --- user ---
 
 
-def _become_nobody(writes: Sequence[str]) -> str:
-    """Become a user that owns nothing but `writes`; return why that can't be, empty when it is done."""
-    user = FIRST_USER + os.getpid()
+def _become_nobody(writes: Sequence[str], *, inherited: bool) -> str:
+    """Become a user that owns nothing but `writes`; return why that can't be, empty when it is done.
+
+    Programs that are started keep the capability of reading when it is `inherited`.
+    """
+    # Compilers of one build work in one folder, so they share the user of whoever started them.
+    user = FIRST_USER + (os.getppid() if inherited else os.getpid())
     try:
         os.setgroups([])
         os.setresgid(user, user, user)
@@ -104,16 +117,21 @@ def _become_nobody(writes: Sequence[str]) -> str:
     for folder in writes:
         for parent, _, names in os.walk(folder):
             for path in (parent, *(os.path.join(parent, name) for name in names)):
-                os.chown(path, user, user, follow_symlinks=False)
+                with contextlib.suppress(FileNotFoundError):  # another compiler's, gone meanwhile
+                    os.chown(path, user, user, follow_symlinks=False)
     resource.setrlimit(resource.RLIMIT_NPROC, (MOST_TASKS, MOST_TASKS))
     if _libc.prctl(_PR_SET_KEEPCAPS, 1, 0, 0, 0) != 0:
         _fail("keeping capabilities")
+    # access(2) counts capabilities of others than root with this bit only, and compilers ask it for their folders.
+    _libc.prctl(_PR_SET_SECUREBITS, _SECBIT_NO_SETUID_FIXUP, 0, 0, 0)
     os.setresuid(user, user, user)
     header = struct.pack("<Ii", 0x20080522, 0)
     keep = 1 << _CAP_DAC_READ_SEARCH
-    data = struct.pack("<6I", keep, keep, 0, 0, 0, 0)
+    data = struct.pack("<6I", keep, keep, keep if inherited else 0, 0, 0, 0)
     if _libc.capset(header, data) != 0:
         _fail("dropping capabilities")
+    if inherited and _libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, _CAP_DAC_READ_SEARCH, 0, 0) != 0:
+        _fail("handing a capability on")
     # Both are reset by a change of user: the process's own /proc files, and dying with its supervisor.
     _libc.prctl(_PR_SET_DUMPABLE, 1, 0, 0, 0)
     _libc.prctl(_PR_SET_PDEATHSIG, 9, 0, 0, 0)
@@ -122,15 +140,15 @@ def _become_nobody(writes: Sequence[str]) -> str:
 
 # --- files ---
 
-_READ_FILE, _READ_DIR, _WRITE_FILE, _TRUNCATE, _IOCTL_DEV = 1 << 2, 1 << 3, 1 << 1, 1 << 14, 1 << 15
-_OF_FILES = _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV | 1
+_EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR, _TRUNCATE, _IOCTL_DEV = 1, 1 << 1, 1 << 2, 1 << 3, 1 << 14, 1 << 15
+_OF_FILES = _EXECUTE | _READ_FILE | _WRITE_FILE | _TRUNCATE | _IOCTL_DEV
 _ALL_BY_ABI = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
 _ALL_LATEST = (1 << 16) - 1
 _NOT_MADE = (1 << 6) | (1 << 9) | (1 << 10) | (1 << 11)
 """Device nodes, sockets and pipes: not even in folders of its own."""
 
 
-def _restrict_files(reads: Iterable[str], writes: Iterable[str]) -> str:
+def _restrict_files(reads: Iterable[str], writes: Iterable[str], *, programs: bool, gpus: bool) -> str:
     """Allow what is named and nothing else; return why that can't be, empty when it is done."""
     create, add, restrict = 444, 445, 446  # the same on every architecture
     abi = _libc.syscall(create, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
@@ -144,10 +162,11 @@ def _restrict_files(reads: Iterable[str], writes: Iterable[str]) -> str:
     ruleset = _libc.syscall(create, attributes, ctypes.c_size_t(size), ctypes.c_uint32(0))
     if ruleset < 0:
         _fail("landlock_create_ruleset")
-    read, change = _READ_FILE | _READ_DIR, handled & ~_NOT_MADE & ~1
+    start = _EXECUTE if programs else 0
+    read, change = _READ_FILE | _READ_DIR | start, handled & ~_NOT_MADE & ~_EXECUTE
     allowed = [(path, read) for path in reads]
     allowed += [(path, change) for path in writes]
-    allowed += [(path, read | _WRITE_FILE | _IOCTL_DEV) for path in _found(DEVICES)]
+    allowed += [(path, read | _WRITE_FILE | _IOCTL_DEV) for path in _found(DEVICES + GPUS if gpus else DEVICES)]
     for path, rights in allowed:
         try:
             descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -244,12 +263,12 @@ def _refuse(number: int) -> int:
     return 0x00050000 | number
 
 
-def _filter_calls() -> str:
+def _filter_calls(*, programs: bool) -> str:
     """Refuse system calls that reach out of this process; return why that can't be, empty when it is done."""
     machine = platform.machine()
     if machine not in _AUDIT_ARCH:
         return f"no list of system calls for {machine}"
-    program = _program(machine, os.getpid())
+    program = _program(machine, os.getpid(), programs=programs)
     instructions = b"".join(struct.pack("<HBBI", *instruction) for instruction in program)
     buffer = ctypes.create_string_buffer(instructions, len(instructions))
     header = struct.pack("<HxxxxxxQ", len(program), ctypes.addressof(buffer))
@@ -263,7 +282,7 @@ def _filter_calls() -> str:
     return ""
 
 
-def _program(machine: str, pid: int) -> list[tuple[int, int, int, int]]:
+def _program(machine: str, pid: int, *, programs: bool) -> list[tuple[int, int, int, int]]:
     """Return the filter; each comparison jumps over the answer that follows it."""
     column = 0 if machine == "x86_64" else 1
     refused = (_RETURN, 0, 0, _refuse(errno.EPERM))
@@ -277,7 +296,9 @@ def _program(machine: str, pid: int) -> list[tuple[int, int, int, int]]:
     ]
     if machine == "x86_64":
         program += [(_AT_LEAST, 0, 1, _X32), refused]
-    for numbers in _REFUSED.values():
+    for name, numbers in _REFUSED.items():
+        if programs and name in ("execve", "execveat"):
+            continue
         program += [(_EQUAL, 0, 1, numbers[column]), refused]
     # What can't be looked into is "not there", and the C library falls back to clone.
     program += [(_EQUAL, 0, 1, _CLONE3[column]), (_RETURN, 0, 0, _refuse(errno.ENOSYS))]
@@ -288,7 +309,8 @@ def _program(machine: str, pid: int) -> list[tuple[int, int, int, int]]:
         refused,
         allowed,
     ]
-    for numbers in _OWN_ONLY.values():
+    # A compiler driver stops its own children, whose numbers nobody knows yet.
+    for numbers in () if programs else _OWN_ONLY.values():
         program += [
             (_EQUAL, 0, 5, numbers[column]),
             (_LOAD, 0, 0, first),
