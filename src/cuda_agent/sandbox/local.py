@@ -3,7 +3,8 @@
 Stops: a crash, hang, memory or process explosion of one job reaching the caller or another job; anything of a
 job living on after it, after Ctrl-C, or after the caller is killed; the caller's environment (keys, seeds) and
 descriptors reaching a job.
-Does not stop: what `cuda_agent.worker.zygote` lists; jobs run as the same user with network and file access.
+Does not stop: what `cuda_agent.worker.zygote` lists; jobs start as the same user with network and file access, and those
+that load candidates give that up themselves (`cuda_agent.worker.confinement`).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ Three processes deep: the zygote forks a supervisor per job, which adopts every 
 Stops: a job that outlives its client, its deadline or the zygote; daemons that leave the session; memory above
 the limit (looked at 20 times a second); endless output; inherited descriptors; the caller's environment.
 Does not stop: reading files that the user can read, the network, writing into the user's other folders,
-killing the user's other processes. Those need another user and namespaces.
+killing the user's other processes. Jobs that load candidates give these rights up (`confinement`).
 """
 
 from __future__ import annotations
