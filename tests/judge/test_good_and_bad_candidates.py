@@ -12,7 +12,16 @@ from typing import Any
 
 import pytest
 
-from cuda_agent.records.verdict import BrokeContract, BuildFailed, Crashed, Passed, SourceRejected, Verdict, WrongOutput
+from cuda_agent.records.verdict import (
+    BrokeContract,
+    BuildFailed,
+    Cheated,
+    Crashed,
+    Passed,
+    SourceRejected,
+    Verdict,
+    WrongOutput,
+)
 from tests.judge.judging import HERE, Court, Edits
 
 MODEL = "model_new.py"
@@ -391,6 +400,70 @@ STRUCTURE = (
     ),
 )
 
+TAMPERED = (
+    Bad(
+        "the note of torch's work taken away, and torch's own result",
+        "silu",
+        {
+            MODEL: [
+                (
+                    "import torch\n",
+                    "import torch\nimport importlib\n"
+                    "importlib.import_module('cuda_agent.worker.torch_work').TorchWork.take = lambda self: ()\n",
+                ),
+                ("        return y", "        return torch.nn.functional.silu(x)"),
+            ]
+        },
+        Cheated,
+        "patched functions",
+        ("replaced cuda_agent.worker.torch_work.TorchWork.take in its process",),
+    ),
+    Bad(
+        "torch's comparison made to agree with anything, and zeros",
+        "silu",
+        {
+            MODEL: [
+                ("import torch\n", "import torch\ntorch.allclose = torch.equal = lambda *a, **k: True\n"),
+                ("        return y", "        return y.zero_()"),
+            ]
+        },
+        WrongOutput,
+        "values",
+        ("got 0",),
+    ),
+    Bad(
+        "Python called from a static initialiser in C++",
+        "silu",
+        {
+            SILU: [
+                (
+                    'extern "C"',
+                    'extern "C" int PyRun_SimpleString(const char*);\n'
+                    'static int patched = PyRun_SimpleString("import torch");\nextern "C"',
+                )
+            ]
+        },
+        SourceRejected,
+        "reaching out",
+        ("kernels/*.cu call PyRun_SimpleString", "Remove the call"),
+    ),
+    Bad(
+        "a function looked up by name at run time",
+        "silu",
+        {
+            SILU: [
+                (
+                    'extern "C"',
+                    '#include <dlfcn.h>\nstatic void* found = dlsym(nullptr, "PyRun_SimpleString");\nextern "C"',
+                )
+            ]
+        },
+        SourceRejected,
+        "reaching out",
+        ("kernels/*.cu call dlsym",),
+    ),
+)
+
 BEFORE_THE_RUN = (
     Bad(
         "torch's own function and no launcher",
@@ -487,6 +560,11 @@ def test_a_race_gives_wrong_values_in_some_order_of_warps(court: Court, bad: Bad
 @pytest.mark.parametrize("bad", named(STRUCTURE))
 def test_a_result_or_module_of_another_kind_is_rejected(court: Court, bad: Bad) -> None:
     check(court, bad, "verify")
+
+
+@pytest.mark.parametrize("bad", named(TAMPERED))
+def test_tampering_gains_nothing_and_is_named(court: Court, bad: Bad) -> None:
+    check(court, bad, {SourceRejected: "compile"}.get(bad.kind, "verify"))
 
 
 @pytest.mark.parametrize("bad", named(BEFORE_THE_RUN))

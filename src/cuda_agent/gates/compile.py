@@ -40,6 +40,15 @@ EMULATED_FLAGS = ("-O3", "-std=c++17", "-lineinfo", "--no-compress", "-cudart", 
 
 BINDING_FLAGS = ("-O2", "-std=c++17", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wno-unused-function")
 MOST_DIAGNOSTICS = 20
+REACHING_OUT = frozenset(
+    {
+        "dlopen", "dlmopen", "dlsym", "dlvsym", "dl_iterate_phdr", "system", "popen",
+        "execl", "execle", "execlp", "execv", "execve", "execvp", "execvpe",
+        "fexecve", "posix_spawn", "posix_spawnp", "fork", "vfork", "clone", "ptrace",
+        "process_vm_readv", "process_vm_writev", "mprotect", "pkey_mprotect", "syscall", "socket", "connect",
+    }
+)  # fmt: skip
+"""Functions that kernels' host code has no business with; what the runtime library itself calls does not count."""
 LIBRARIES_BY_HEADER = {
     "cublas_v2.h": ("cublas",),
     "cublasLt.h": ("cublasLt",),
@@ -138,7 +147,7 @@ class CompileGate:
         emulator: Path | None,
         key: str,
         work: Path,
-    ) -> Build | BuildFailed | TimedOut:
+    ) -> Build | SourceRejected | BuildFailed | TimedOut:
         started = time.monotonic()
         for name, text in candidate.files.items():
             path = work / name
@@ -167,6 +176,9 @@ class CompileGate:
         if any(code for code, _ in ran):
             return self._failed([text for _, text in ran])
         objects = [f"{_flat(name)}.o" for name in sources]
+        reaching = self._reaching_out(work, objects)
+        if reaching is not None:
+            return reaching
         code, text = tools.run(self._link_command(candidate, objects, emulator))
         if tools.expired:
             return self._timed_out()
@@ -237,6 +249,24 @@ class CompileGate:
                     flags += [f"-L{folder}", f"-l:{files[0].name}", f"-Wl,-rpath,{folder}"]
                     break
         return flags
+
+    def _reaching_out(self, work: Path, objects: list[str]) -> SourceRejected | None:
+        """Refuse kernels that call Python, load code or start programs: by symbol, so in any spelling."""
+        nm = shutil.which("nm")
+        if nm is None:
+            return None
+        command = [nm, "--undefined-only", *objects]
+        listed = subprocess.run(command, cwd=work, capture_output=True, text=True, check=False).stdout
+        names = {line.split()[-1].partition("@")[0] for line in listed.splitlines() if line.startswith(" ")}
+        found = sorted(n for n in names if n in REACHING_OUT or n.startswith(("Py", "_Py")))
+        if not found:
+            return None
+        return SourceRejected(
+            gate="compile",
+            check="reaching out",
+            message=f"kernels/*.cu call {', '.join(found[:5])}: a launcher launches kernels; it calls no Python, loads no code, "
+            "starts no programs and changes no page's protection. Remove the call.",
+        )
 
     def _undefined(self, library: Path, target: Target, emulator: Path | None) -> list[str]:
         nm = shutil.which("nm")

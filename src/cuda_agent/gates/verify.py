@@ -27,6 +27,7 @@ from cuda_agent.records.problem import Problem, ProblemDescription
 from cuda_agent.records.protection import Protections
 from cuda_agent.records.verdict import (
     BrokeContract,
+    Cheated,
     Crashed,
     MachineFault,
     OutputError,
@@ -381,6 +382,7 @@ class _Conversation:
                 raise _Stop(self._contract(trial, "output bytes", f"The result can't be read: {why}."))
             errors = self._check_values(trial, made, called, expected, taken)
             self._check_torch_work(trial, made, called)
+            self._check_patched(called)
             return errors
         finally:
             self._forget()
@@ -412,6 +414,15 @@ class _Conversation:
     def _is_readable(self, called: Called) -> bool:
         ours = all(self._is_ours(file) for file in called.outputs.tensors)
         return ours and all(kind == "Tensor" for kind in called.types)
+
+    def _check_patched(self, called: Called) -> None:
+        if called.patched:
+            names = ", ".join(called.patched[:3])
+            message = (
+                f"The candidate replaced {names} in its process. Results are compared elsewhere, so that gains nothing; "
+                "leave what is not the candidate's own as it is."
+            )
+            raise _Stop(Cheated(gate="verify", check="patched functions", message=message))
 
     def _check_torch_work(self, trial: Trial, made: InputsMade, called: Called) -> None:
         """Refuse results that torch's own operators computed; what they touch besides must be little."""

@@ -325,6 +325,8 @@ class Called(msgspec.Struct, frozen=True, kw_only=True, tag="called"):
     """Kernels that the emulated device ran since the process started; None on other devices, or with nothing built."""
     torch_work: tuple[TorchOperator, ...]
     """What torch computed during the call, the most first; tensors that were made, viewed or copied left out."""
+    patched: tuple[str, ...]
+    """Functions of this process that the candidate replaced."""
     seconds: float
 
 

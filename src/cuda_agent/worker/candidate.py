@@ -35,6 +35,7 @@ from cuda_agent.records.verification import (
 )
 from cuda_agent.worker import candidate_module, confinement, poison, values
 from cuda_agent.worker.torch_work import TorchWork
+from cuda_agent.worker.tripwire import Tripwire
 
 KEPT_BYTES = 1 << 30
 """A result up to this size is held during the next call, to see whether that changes it."""
@@ -122,6 +123,7 @@ class _Session:
         return True
 
     def _load(self, *, poison_works: bool) -> None:
+        self._tripwire = Tripwire()
         self._module = candidate_module.load_module(
             self._folder, self._request.library, emulated=self._request.emulated
         )
@@ -228,6 +230,7 @@ class _Session:
             if self._emulator is None or not self._request.library
             else self._emulator.counters()["launches"],
             torch_work=self._torch_work.take(),
+            patched=self._tripwire.changed(),
             seconds=seconds,
         )
 
